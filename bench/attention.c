@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/attention.c - sparsekv-bench attention.
+ * bench/attention.c - sparsekv-bench attention: measures the attention kernels, and compares them with a plain read of
+ * the same memory.
  *
- * A measurement is one pass over all layers of a kernel fixture, so no layer's data is still in a cache when the
- * layer comes again. Pages in random order are the worst case for the kernels; the streaming read that they are
- * compared with reads the same bytes in order of address. The kernels alternate, and the median of each kernel's
- * passes is reported. On a device, passes are timed with its events and are replays of a recording, as in steps of a
- * session; they have at least PASS_LAYERS layers.
+ * A measurement is one pass over all layers of a kernel fixture, which are so many that no cache still has the data of
+ * a layer when its turn comes again. The pages are in random order, the worst case for the kernels, while the plain
+ * read goes through the same bytes in order of their addresses. The kernels take turns, and for each the median of its
+ * passes is reported. On a device, a pass is the replay of a recorded CUDA graph, as in a session's steps, and is timed
+ * by the device's events; it has at least PASS_LAYERS layers.
  *
- * GB/s counts the K and V bytes of the tokens that a kernel was asked to attend to, once each.
+ * GB/s counts the bytes of K and V of the tokens that a kernel was asked to attend to, each token once.
  */
 #include "bench/kernel-fixture.h"
 #include "bench/bench.h"
@@ -25,7 +26,7 @@ struct options {
 	uint32_t dtypes[BENCH_LIST_MAX];
 	int n_threads, n_tokens, n_shapes, n_dtypes;
 	long repeat, prefill;
-	uint32_t only[64]; /* kinds of decode kernels; none: all */
+	uint32_t only[64]; /* decode kernels to measure; none: all */
 	int n_only;
 	const char *csv;
 	struct fixture_options fixture;
@@ -36,9 +37,10 @@ struct options {
 typedef uint32_t line __attribute__((vector_size(64)));
 
 /*
- * Returns the sum of all words: a plain read at memory speed. Eight independent sums keep enough loads in flight.
- * Addresses ascend, so the processor's prefetchers do the rest; explicit prefetches made it slower. It is cloned
- * because the program is built for the oldest processor, whose 16-byte loads do not reach memory speed.
+ * Returns the sum of all words in a range, which takes a plain read at memory speed. Eight independent sums keep enough
+ * loads in flight. The addresses ascend, so the processor's prefetchers work well; explicit prefetches made the read
+ * slower. The function is compiled for several instruction sets, because the program is built for the oldest processor,
+ * whose 16-byte loads do not reach memory speed.
  */
 __attribute__((target_clones("avx512f", "avx2", "default")))
 static uint32_t read_range(const uint8_t *p, size_t bytes)
@@ -57,7 +59,7 @@ static uint32_t read_range(const uint8_t *p, size_t bytes)
 	return sum;
 }
 
-static uint32_t read_result; /* written so that no compiler removes the read */
+static uint32_t read_result; /* the sum is stored here so that no compiler removes the read */
 
 static void read_layer(struct kernel_fixture *b, uint32_t layer)
 {
@@ -84,14 +86,14 @@ static void dense(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->decode_dense(&b->sh, &b->step, b->q, b->out, NULL, &b->work);
 }
 
-/* The same with several rows of each sequence. */
+/* Dense decode attention of several rows of each sequence. */
 static void rows(struct kernel_fixture *b, uint32_t layer)
 {
 	b->sh.layer = layer;
 	b->o->kern->decode_dense(&b->sh, &b->rows, b->q, b->out, NULL, &b->work);
 }
 
-/* The attention of a layer that selects pages for other layers. */
+/* Dense decode attention that also computes scores of pages, as in a layer that selects pages for other layers. */
 static void with_scores(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_scores ev = {.rows = 1, .page = b->page_weight, .page_stride = (b->pages + 3) / 4 * 4};
@@ -107,7 +109,7 @@ static void and_select(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->select(&b->sh, &b->step, &ev, false, &sel, &b->made_pages, &b->work);
 }
 
-/* The same with scores of tokens for each kv head. */
+/* Returns buffers for scores of tokens for each kv head. */
 static struct skv_scores token_scores(const struct kernel_fixture *b)
 {
 	return (struct skv_scores){.rows = b->sh.n_kv_heads, .token = b->token_weight,
@@ -123,7 +125,10 @@ static void and_select_tokens(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->select(&b->sh, &b->step, &ev, true, &sel, &b->made_tokens, &b->work);
 }
 
-/* A layer that attends to its own selection: reads all keys, and the values of the selected tokens. */
+/*
+ * The attention of a layer that selects tokens and attends to its own selection: it reads all keys, and the values of
+ * the selected tokens.
+ */
 static void anchor(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_scores ev = token_scores(b);
@@ -133,8 +138,8 @@ static void anchor(struct kernel_fixture *b, uint32_t layer)
 }
 
 /*
- * The reads of a layer that selects pages by their bounds. The content of state pages does not matter: here they are
- * the layer's first pages.
+ * Scores pages by their bounds, as in a layer that selects pages by bounds. The content of the bounds does not affect
+ * the time, so the layer's first pages are used as if they contained bounds.
  */
 static void bounds(struct kernel_fixture *b, uint32_t layer)
 {
@@ -187,7 +192,7 @@ static struct skv_shape without_sketches(const struct kernel_fixture *b)
 	return sh;
 }
 
-/* Appends a step's K and V as the last token. The values do not matter; q is used. */
+/* Appends K and V of one token to each sequence. Their values do not affect the time, so q is used as K and V. */
 static void append(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_shape sh = without_sketches(b);
@@ -201,7 +206,7 @@ static void append_sketch(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->append(&b->sh, &b->step, NULL, b->q, b->q, &b->work);
 }
 
-/* The reads of a layer that selects tokens by sketches of their keys. */
+/* Scores all tokens by the sketches of their keys, as in a layer that selects tokens by sketches. */
 static void scan(struct kernel_fixture *b, uint32_t layer)
 {
 	struct skv_scores ev = token_scores(b);
@@ -222,7 +227,7 @@ static void scan_select(struct kernel_fixture *b, uint32_t layer)
 	b->o->kern->select(&b->sh, &b->step, &ev, true, &sel, &b->made_tokens, &b->work);
 }
 
-/* A whole layer under the policy sketch. */
+/* All that a layer does in a step under the policy sketch. */
 static void sketch(struct kernel_fixture *b, uint32_t layer)
 {
 	append_sketch(b, layer);
@@ -231,9 +236,9 @@ static void sketch(struct kernel_fixture *b, uint32_t layer)
 }
 
 /*
- * Bytes that a kernel is charged with. ALL: K and V of all tokens. BUDGET: K and V of the budget. BOUNDS: bounds of
- * all pages. ONE: K and V of one token. ONE_SKETCHED: the same with its sketch. SKETCHES: sketches of all tokens.
- * SKETCH: SKETCHES and BUDGET.
+ * Which bytes count for a kernel's GB/s. ALL: K and V of all tokens. BUDGET: K and V of the budget's tokens. BOUNDS:
+ * bounds of all pages. ONE: K and V of one token. ONE_SKETCHED: K, V and sketch of one token. SKETCHES: sketches of all
+ * tokens. SKETCH: what SKETCHES and BUDGET count.
  */
 enum touched { ALL, BUDGET, BOUNDS, ONE, ONE_SKETCHED, SKETCHES, SKETCH };
 static const struct {
@@ -254,7 +259,7 @@ static const struct {
 #define N_KINDS (sizeof kinds / sizeof *kinds)
 enum { READ, DENSE };
 
-/* READ and DENSE always run, because the others are compared with them. */
+/* Returns whether a kernel is measured. READ and DENSE always are, because the others are compared with them. */
 static bool can(const struct kernel_fixture *b, const struct options *o, size_t kind)
 {
 	bool wanted = o->n_only == 0 || kind <= DENSE;
@@ -263,20 +268,23 @@ static bool can(const struct kernel_fixture *b, const struct options *o, size_t 
 		wanted |= o->only[i] == kind;
 	if (kinds[kind].layer == rows && !o->fixture.rows)
 		return false;
-	if (o->fixture.rest && kinds[kind].touched == BUDGET) /* the budget assumes sequences of one length */
+	if (o->fixture.rest && kinds[kind].touched == BUDGET) /* BUDGET is computed for sequences of equal length */
 		return false;
 	return wanted && (b->sketches || kinds[kind].touched < ONE_SKETCHED);
 }
 
 #define PASS_LAYERS 8u
 
-/* Layers in a pass: on a device at least eight, so that the launch of a recording is negligible, as in peers.py. */
+/*
+ * Returns the number of layers in a pass. On a device it is at least PASS_LAYERS, as in peers.py, so that the launch of
+ * the recording takes a negligible part of the time.
+ */
 static uint32_t pass_layers(const struct kernel_fixture *b)
 {
 	return b->o->device ? (PASS_LAYERS + b->layers - 1) / b->layers * b->layers : b->layers;
 }
 
-/* Runs a kernel over all layers, one after the other. */
+/* Runs a kernel in all layers, one after the other. */
 static void pass(struct kernel_fixture *b, size_t kind)
 {
 	for (uint32_t n = 0; n < pass_layers(b); n++)
@@ -309,8 +317,8 @@ static void measure_decode(struct report *r, struct kernel_fixture *b, const str
 	                        [ONE_SKETCHED] = (1 + sketches) / b->tokens, [SKETCHES] = sketches, [SKETCH] = sketches + b->o->budget};
 
 	/*
-	 * Pass -1 is not counted: it wakes threads and touches scratch memory. On a device the other passes are
-	 * replays.
+	 * Pass -1 is not counted, because it wakes up threads and touches scratch memory first. On a device, passes 0
+	 * and later are replays.
 	 */
 	for (long rep = -1; rep < o->repeat; rep++)
 		for (size_t k = 0; k < N_KINDS; k++) {
@@ -340,7 +348,7 @@ static void measure_decode(struct report *r, struct kernel_fixture *b, const str
 	}
 }
 
-/* Measures a matrix product of OpenBLAS with the same number of threads. */
+/* Measures a matrix product of OpenBLAS, with as many threads as the kernels use. */
 static void measure_blas(struct report *r, const struct kernel_fixture *b, long repeat)
 {
 	static double t[MAX_REPEAT];
@@ -378,7 +386,10 @@ static void prefill(struct kernel_fixture *b, const struct skv_batch *prompt, co
 	b->o->kern->prefill_dense(&b->sh, prompt, q, out, &b->work);
 }
 
-/* Measures a prompt in one call: writing K and V to their pages, the same with sketches, and attention. */
+/*
+ * Measures a prompt in one call of each kernel: storing K and V in their pages, storing them with sketches, and
+ * attention.
+ */
 static void measure_prefill(struct report *r, struct kernel_fixture *b, long repeat)
 {
 	static double t[MAX_REPEAT];
@@ -387,7 +398,7 @@ static void measure_prefill(struct report *r, struct kernel_fixture *b, long rep
 	uint64_t rng = 2;
 	float *q = fixture_floats(b, &rng, (size_t)n * heads * dim);
 	float *out = fixture_floats(b, &rng, (size_t)n * heads * dim);
-	/* q·k and p·v over the lower triangle */
+	/* products q·k and p·v of each row with all tokens up to it */
 	const double flop = 4.0 * heads * dim * ((double)n * (n + 1) / 2);
 	const struct {
 		const char *name;
@@ -453,7 +464,7 @@ static const char about[] =
 	"layer under the policy sketch (sketch); a prompt's K and V into their pages (fill), with sketches\n"
 	"(fill+code), and prefill, on the host next to OpenBLAS.";
 
-/* Fills in defaults, chooses the kernels, and checks that the options fit together. */
+/* Sets defaults, chooses the kernels, and checks that the options fit together. */
 static int complete(struct options *o, uint32_t device, const char *isa, int n_dims)
 {
 	if (isa)
@@ -481,7 +492,7 @@ static int complete(struct options *o, uint32_t device, const char *isa, int n_d
 	return check_shapes(o, n_dims);
 }
 
-/* Returns 0: continue; -1: an error was reported. */
+/* Returns 0, or -1 after an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	uint32_t device = SKV_DEVICE_HOST;

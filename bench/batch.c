@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/batch.c - sparsekv-bench batch: the cost of skv_step_begin and skv_step_end on the host as batches grow.
+ * bench/batch.c - sparsekv-bench batch: measures how the host time of skv_step_begin() and skv_step_end() grows with
+ * the batch.
  *
- * Each sequence decodes a token in a model so small that attention is short. The cost of a step depends on how many
- * sequences need a new page, so it is measured separately: sequences of equal length need none in 15 steps, and all
- * need one in the 16th; of sequences with different lengths a sixteenth needs one in every step, as in practice.
+ * In each step every sequence decodes a token. The model is so small that attention is short. The time of a step
+ * depends on how many sequences need a new page, so these cases are measured separately. Sequences of equal length need
+ * no new page in 15 steps, and all need one in the 16th step. Of sequences with different lengths, as in practice, a
+ * sixteenth needs a new page in every step.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
@@ -13,8 +15,8 @@
 #include <string.h>
 
 #define MAX_SAMPLES 10000
-#define WARM 20u /* warm-up steps, which are not counted: some of them allocate pages */
-#define EVEN 8u  /* tokens of sequences of equal length: below a page stack_fill() makes them equal */
+#define WARM 20u /* number of steps that are not counted; some of them allocate pages */
+#define EVEN 8u /* number of tokens for sequences of equal length; stack_fill() varies only lengths of a page or more */
 
 struct options {
 	uint32_t device;
@@ -29,7 +31,7 @@ static const struct column columns[] = {
 	{"median_us", 2},   {"p99_us", 2},  {"median_us_a_seq", 3},
 };
 
-/* Policies of bench/policies.txt; and mixed, where a third of the sequences runs each of the first three. */
+/* Policies of bench/policies.txt, and "mixed": each of the first three policies runs in a third of the sequences. */
 static const char *const specs[] = {
 #define BENCH_BATCH(name, spec) spec,
 #include "bench/specs.h"
@@ -45,7 +47,7 @@ static const char *const policy_names[] = {
 enum { NONE, ALL, SOME, N_PAGES };
 static const char *const pages_names[N_PAGES] = {"none", "all", "1/16"};
 
-/* Times of both calls, by which sequences need a page. */
+/* Times of skv_step_begin() and skv_step_end(), by how many sequences need a new page. */
 struct samples {
 	double begin[N_PAGES][MAX_SAMPLES], end[N_PAGES][MAX_SAMPLES];
 	size_t n[N_PAGES];
@@ -58,7 +60,7 @@ static void own_policies(const struct stack_fixture *stack, uint32_t policy)
 			stack_need(skv_seq_policy(stack->seq[i], specs[i % 3]));
 }
 
-/* Measures sequences of up to `tokens` tokens. Lengths differ unless `tokens` is EVEN. */
+/* Measures steps of sequences with up to `tokens` tokens. Their lengths differ unless `tokens` is EVEN. */
 static void take_steps(struct stack_fixture *stack, const struct options *o, uint32_t policy, uint32_t n, uint32_t tokens,
                        struct samples *s)
 {
@@ -105,7 +107,7 @@ static const char about[] =
 	"that are all as long, of which none needs a new page, or all do, and of such as differ in length,\n"
 	"of which a sixteenth does. In `mixed` a third runs each of the first three policies.";
 
-/* Returns 0: continue; -1: an error was reported. */
+/* Returns 0, or -1 after an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct eng_option table[] = {

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/codes.c - sparsekv-bench codes.
+ * bench/codes.c - sparsekv-bench codes: measures the kernels that compress K and V and attend to compressed tokens.
  *
- * It measures one layer of sequences that the kernels compress, with random weights: compressing a prompt and the
- * next block, then attention to a number of listed tokens in three ways: to rows, as if nothing were compressed; to
- * rows that are first decompressed to memory; and fused, if the kernels support that. Attention to all tokens is
- * measured for comparison.
+ * The benchmark compresses the sequences of one layer, with a codec of random weights: first a prompt, then the block
+ * after it. Then the benchmark measures attention to a number of listed tokens in three ways: to K and V rows, as if
+ * nothing were compressed; to rows that are first decompressed to memory; and by a fused kernel that decompresses while
+ * it attends, if there is one. Attention to all tokens is measured for comparison.
  *
- * The speed of gathering references depends on how often tokens share them. Therefore rows come in two kinds: random,
- * and around a few centres. Lists are random and alternate, so that little of a list is still in a cache when it
- * comes again.
+ * The speed of gathering reference tokens depends on how many tokens share them. So two kinds of rows are measured:
+ * random rows, and rows around a few centres. The lists of tokens are random, and several lists take turns, so that a
+ * cache has little of a list's data when the list is used again.
  *
- * GB/s counts the bytes that a kernel must read and write once for each token and sequence: records, references,
- * rows. TFLOP/s counts products of the decoder, the encoder and the search. The fused kernel skips the products with
- * V, so they are not counted for it.
+ * GB/s counts the records, references and rows that a kernel must read or write, once for each token and sequence.
+ * TFLOP/s counts the products of the decoder, the encoder and the search for references. The fused kernel does not
+ * compute the decoder's products for V, so they are not counted for it.
  */
 #include "bench/kernel-fixture.h"
 #include "bench/bench.h"
@@ -24,13 +24,14 @@
 #include <string.h>
 
 #define MAX_REPEAT 101
-#define LISTS 4      /* lists that alternate */
-#define SLICE 4096u  /* tokens of a prompt that one call compresses */
-#define BLOCK 32u    /* tokens of a decoding sequence that one call compresses */
-#define RESIDUAL 128u     /* residual window: the last tokens, which stay uncompressed */
+#define LISTS 4      /* number of lists that take turns */
+#define SLICE 4096u  /* number of prompt tokens that one call compresses */
+#define BLOCK 32u    /* number of tokens of a decoding sequence that one call compresses */
+#define RESIDUAL 128u     /* number of tokens in the residual window: the newest tokens, which stay uncompressed */
 #define CENTRES 256u
 
-enum { ROWS, CODES, REFS, TABLES }; /* a sequence's page tables */
+/* page tables of a sequence: K and V rows, codes, references; number of these tables */
+enum { ROWS, CODES, REFS, TABLES };
 
 struct options {
 	long tokens[BENCH_LIST_MAX], batch[BENCH_LIST_MAX], listed[BENCH_LIST_MAX], bits[BENCH_LIST_MAX];
@@ -41,20 +42,22 @@ struct options {
 	struct fixture_options fixture;
 };
 
-/* A setup: sequences of one layer that compresses. */
+/* What is measured: sequences of one layer that compresses. */
 struct setup {
 	struct kernel_fixture fixture;
 	struct report *report;
 	long repeat;
-	const char *rows; /* kind of the rows */
+	const char *rows; /* kind of the rows: random, or around centres */
 	struct skv_codec code;
-	struct skv_shape coded; /* shape of the layer with codes */
-	uint32_t tokens, batch, packed, pages; /* pages: entries of a page table */
+	struct skv_shape coded; /* shape of the layer, with its codes */
+	/* packed: number of compressed tokens; pages: number of entries in a page table */
+	uint32_t tokens, batch, packed, pages;
 	skv_pte *table;        /* [batch][TABLES][pages] */
-	struct skv_kseq *seq;  /* [step][batch]: state before each call that compresses a slice, and after the last */
+	/* [slices + 2][batch]: sequences before each call that compresses, and after the last call */
+	struct skv_kseq *seq;
 	uint32_t slices;
 	void *q, *out;
-	double dense; /* ms of attention to all tokens */
+	double dense; /* milliseconds of attention to all tokens */
 };
 
 /* ---- a layer --------------------------------------------------------------------------------- */
@@ -65,7 +68,7 @@ static uint32_t records_pages(const struct setup *y, uint32_t records, uint32_t 
 	return (records + each - 1) / each;
 }
 
-/* Makes a random matrix [out][in]: fp32 on the host, bf16 on a device. */
+/* Makes a matrix [rows][columns] of random numbers: fp32 on the host, bf16 on a device. */
 static void *random_matrix(struct setup *y, uint64_t *rng, size_t rows, size_t columns)
 {
 	const float size = 1 / sqrtf((float)columns);
@@ -85,7 +88,10 @@ static void *random_matrix(struct setup *y, uint64_t *rng, size_t rows, size_t c
 	return fixture_there(&y->fixture, w, rows * columns * (narrow ? 2 : 4));
 }
 
-/* A codec with the proportions of Llama-3.1-8B's: the encoder has a hidden layer of 3 d / 2, the decoder none. */
+/*
+ * Makes a codec for K and V with d elements a token, with the proportions of the one for Llama-3.1-8B: the encoder has
+ * a hidden layer of 3 d / 2 elements, and the decoder has no hidden layer.
+ */
 static void codec_init(struct setup *y, uint64_t *rng, uint32_t bits, uint32_t ref_bits)
 {
 	const uint32_t d = skv_token_dims(&y->fixture.sh), dim = y->fixture.sh.head_dim;
@@ -103,19 +109,20 @@ static void codec_init(struct setup *y, uint64_t *rng, uint32_t bits, uint32_t r
 }
 
 /*
- * Makes a sequence's pages of rows, bf16 from -1 to 1. Around centres: seven in eight elements of a token's V are
- * those of its centre. K is random, because the rotary embedding would separate its clusters anyway.
+ * Makes the pages of a sequence's rows, bf16 numbers from -1 to 1. If `centred` is true, seven of eight elements of a
+ * token's V are those of its centre. K is always random, because the rotary embedding would separate clusters of K
+ * anyway.
  */
 static uint16_t *make_rows(const struct setup *y, uint32_t pages, bool centred)
 {
-	/* half: number of elements of a page's K */
+	/* `half` is the number of elements of K in a page */
 	const size_t half = y->fixture.sh.page_bytes / 4, dim = y->fixture.sh.head_dim;
 	uint16_t *rows = fixture_get(pages * y->fixture.sh.page_bytes);
 
 #pragma omp parallel for
 	for (uint32_t p = 0; p < pages; p++) {
 		uint16_t *page = rows + p * 2 * half;
-		uint64_t rng = p, centre[SKV_PAGE_TOKENS]; /* seed of the centre's elements */
+		uint64_t rng = p, centre[SKV_PAGE_TOKENS]; /* [token of the page]: seed of the centre's elements */
 
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++)
 			centre[t] = bench_random(&rng) % CENTRES << 32;
@@ -126,7 +133,7 @@ static uint16_t *make_rows(const struct setup *y, uint32_t pages, bool centred)
 
 			if (centred && e >= half && x % 8)
 				x = bench_random(&same);
-			/* a sign and an exponent of 2^-8 … 2^-1 */
+			/* keep random sign and mantissa bits, and set an exponent from 2^-8 to 2^-1 */
 			page[e] = (uint16_t)((x >> 48 & 0x807f) | (119 + (x >> 40 & 7)) << 7);
 		}
 	}
@@ -154,7 +161,10 @@ static void fill(struct setup *y, bool centred)
 	free(rows);
 }
 
-/* In the pool all rows come first, then codes, then references; a sequence's pages are contiguous. */
+/*
+ * Makes the page tables. The pool has the rows of all sequences first, then the codes, then the references; the pages
+ * of a sequence are contiguous.
+ */
 static void tables_init(struct setup *y, const uint32_t pages[TABLES])
 {
 	skv_pte *t = fixture_get((size_t)y->batch * TABLES * y->pages * sizeof *t);
@@ -168,8 +178,8 @@ static void tables_init(struct setup *y, const uint32_t pages[TABLES])
 }
 
 /*
- * Makes the parameters of each call: slices of a prompt; then a call that compresses the last block; then the state
- * in which that block is compressed, too.
+ * Makes the sequences as they are before each call: one call for each slice of a prompt, then a call that compresses
+ * the last block. The last set of sequences is the state in which that block is compressed, too.
  */
 static void seqs_init(struct setup *y)
 {
@@ -199,7 +209,7 @@ static int setup_init(struct setup *y, const struct options *o, int n, uint32_t 
 {
 	struct skv_shape sh = fixture_shape(o->heads, o->kv_heads, (uint32_t)o->dim, SKV_BF16);
 	const uint32_t d = skv_token_dims(&sh), pages = skv_pages_of((uint32_t)o->tokens[n]);
-	const uint32_t each = 2 * pages + 2; /* compressed tokens need no more pages than rows */
+	const uint32_t each = 2 * pages + 2; /* compressed tokens need no more pages than rows do */
 	uint64_t rng = 1;
 
 	*y = (struct setup){.report = y->report, .repeat = o->repeat, .rows = centred ? "centred" : "random"};
@@ -247,7 +257,7 @@ static const struct column columns[] = {
 	{"listed", 0},   {"ms", 4},        {"gb_per_s", 1},   {"tflop_per_s", 1}, {"of_dense", 4},
 };
 
-/* `bytes` and `flops` are those of one token, n the number of tokens. */
+/* Reports a row for n tokens; `bytes` and `flops` are those of one token. */
 static void report(const struct setup *y, const char *kernel, double listed, double ms, double n, double bytes,
                    double flops)
 {
@@ -261,7 +271,7 @@ static double row_bytes(const struct setup *y)
 	return (double)y->fixture.sh.page_bytes / SKV_PAGE_TOKENS;
 }
 
-/* Bytes of a token with a code: its record and its references. */
+/* Returns the bytes that are read for a token with a code: its record and its references. */
 static double kept_bytes(const struct setup *y)
 {
 	const uint32_t d = skv_token_dims(&y->fixture.sh);
@@ -273,7 +283,7 @@ static double decoder_flops(const struct setup *y)
 	return 2.0 * skv_token_dims(&y->fixture.sh) * y->code.width;
 }
 
-/* Encodes x and b. */
+/* Returns the operations of encoding a token: the encoder runs for x and for b (engine/residuals.h). */
 static double encoder_flops(const struct setup *y)
 {
 	const double d = skv_token_dims(&y->fixture.sh), hidden = y->code.enc_hidden;
@@ -282,7 +292,7 @@ static double encoder_flops(const struct setup *y)
 
 /* ---- measurements ---------------------------------------------------------------------------- */
 
-/* Measures compressing a prompt in slices, and a block at the end of each sequence. */
+/* Measures how fast a prompt is compressed in slices, and how fast a block at the end of each sequence is. */
 static void measure_compression(struct setup *y)
 {
 	static double t[MAX_REPEAT];
@@ -309,7 +319,7 @@ static void measure_compression(struct setup *y)
 	       refs * skv_ref_bytes(&y->code, (uint32_t)d, SKV_BF16) / BLOCK, encoder_flops(y) + 2 * refs * d);
 }
 
-/* Arguments of attention to lists, with room for decompressed rows. */
+/* Arguments of attention to lists of tokens; `to` is memory for decompressed rows. */
 struct pass {
 	struct setup *y;
 	struct skv_index_list list[LISTS];
@@ -355,7 +365,7 @@ static void fused(const struct pass *p, const struct skv_index_list *list)
 	y->fixture.o->kern->decode_latent(&y->coded, &p->b, y->q, y->out, list, &y->fixture.work);
 }
 
-/* Returns the median time of passes with alternating lists. */
+/* Returns the median time of passes, in which the lists take turns. */
 static double time_of(const struct pass *p, void (*run)(const struct pass *, const struct skv_index_list *))
 {
 	static double t[MAX_REPEAT];
@@ -432,7 +442,7 @@ static const char about[] =
 	"were compressed, decompressed in memory first (unfused), and fused; next to attention to all tokens.\n"
 	"K and V are random, or around 256 centres.";
 
-/* Fills in defaults. */
+/* Replaces options that were not given with their defaults. */
 static void complete(struct options *o)
 {
 	const bool device = o->fixture.device;
@@ -476,7 +486,7 @@ static int check(const struct options *o)
 	return why ? -1 : 0;
 }
 
-/* Returns 0: continue; -1: an error was reported. */
+/* Returns 0, or -1 after an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	uint32_t device = SKV_DEVICE_HOST;
@@ -509,7 +519,7 @@ static int parse(struct options *o, int argc, char **argv)
 	return check(o);
 }
 
-/* Measures one codec on sequences of one length. */
+/* Measures one codec with sequences of one length and one kind of rows. */
 static int measure(struct report *r, const struct options *o, int n, uint32_t bits, bool centred)
 {
 	struct setup y = {.report = r};

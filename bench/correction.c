@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/correction.c - sparsekv-bench correction.
+ * bench/correction.c - sparsekv-bench correction: measures the error of sparse prefill, and how much of it a correction
+ * removes.
  *
- * It measures the error of sparse prefill and how much of it a correction restores, for rows with the locality that
- * Delta Attention found in large models: a stack of layers that is built with it (synthetic-layers.h), and the same
- * stack without any similarity between rows. The kernels are the production kernels. There are three tables, named
- * with the paper's figures:
+ * The rows have the locality that the paper Delta Attention found in large models: a synthetic stack of layers is built
+ * with it (synthetic-layers.h). For comparison, the same stack is also measured without any similarity between rows.
+ * The kernels are those of the client library. There are three tables, each like a figure of the paper:
  *
  *   outputs   of every layer under every method: its output compared with that of all-dense attention: Figure 9
  *   locality  similarity of the errors of neighbouring rows by their distance, with dense inputs: Figure 6b
@@ -19,14 +19,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LAST 128u /* most rows that count as the last rows of a prompt */
+#define LAST 128u /* most rows at the end of a prompt that the columns "…_last" are computed from */
 
 struct options {
 	struct synthetic_shape shape;
 	double topics[BENCH_LIST_MAX];
 	int n_topics;
 	long sinks, window, gamma;
-	uint32_t table; /* index in tables[] */
+	uint32_t table; /* index of the table in tables[] */
 	const char *csv;
 };
 
@@ -50,7 +50,7 @@ static struct skv_prefill streaming_of(const struct options *o)
 	                            .sinks = (uint32_t)o->sinks, .window = (uint32_t)o->window};
 }
 
-/* HiP and Kascade with sizes for prompts of thousands of tokens. */
+/* Lists all methods of reading the prompt. HiP and Kascade get parameters for prompts of thousands of tokens. */
 static uint32_t list_ways(const struct options *o, struct synthetic_method ways[MAX_WAYS])
 {
 	const struct skv_prefill streaming = streaming_of(o);
@@ -98,7 +98,10 @@ static const struct column output_columns[] = {
 	{"error", 3}, {"error_last", 3}, {"recovered", 3},
 };
 
-/* `of_streaming`: the errors of the first method, set by its rows. */
+/*
+ * Reports a method's rows. `of_streaming` [layers] gets the errors of the first method, streaming, which later methods
+ * are compared with.
+ */
 static void report_outputs(struct report *r, const struct synthetic_shape *s, const struct synthetic_method *way,
                            const struct synthetic_layer *got, const struct synthetic_layer *dense, double *of_streaming)
 {

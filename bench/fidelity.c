@@ -37,7 +37,7 @@ double fidelity_error(const struct synthetic_shape *s, const float *out, const f
 	return off / whole;
 }
 
-/* Returns whether a row's error is more than rounding. */
+/* Returns whether the error of a row is larger than rounding errors. */
 static bool misses(const struct synthetic_shape *s, const float *dense, const float *sparse, uint32_t p)
 {
 	return fidelity_error(s, sparse, dense, p, p + 1) > 1e-8;
@@ -63,7 +63,7 @@ struct eng_delta_similarity fidelity_alike(const struct synthetic_shape *s, cons
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-/* Scaled scores of row p's query in a head, for all keys up to p. */
+/* Computes the scaled scores of row p's query in one head for all keys up to p. */
 static void scores_of(const struct synthetic_shape *s, const struct synthetic_layer *l, uint32_t p, uint32_t head,
                       double *ret)
 {
@@ -92,7 +92,7 @@ static int by_score(const void *a, const void *b)
 	return x->score < y->score ? 1 : x->score > y->score ? -1 : x->id < y->id ? -1 : 1;
 }
 
-/* Sorts by score, best first. */
+/* Sorts the tokens by score, the best first. */
 static void sort(const double *score, uint32_t n, struct ranked *ret)
 {
 	for (uint32_t i = 0; i < n; i++)
@@ -145,11 +145,11 @@ double fidelity_ranks(const struct synthetic_shape *s, const struct synthetic_la
 	return mean / (to - from);
 }
 
-#define ROUNDING 1e-4 /* rounding of an fp32 row, relative to the largest value */
+#define ROUNDING 1e-4 /* rounding error of a row in fp32, relative to the largest value */
 
 /* ---- Lemma 1 --------------------------------------------------------------------------------- */
 
-/* Replaces scores with softmax weights. */
+/* Replaces the scores with their softmax. */
 static void weigh(double *score, uint32_t n)
 {
 	double most = score[0], sum = 0;
@@ -163,8 +163,8 @@ static void weigh(double *score, uint32_t n)
 }
 
 /*
- * Marks the tokens of [0, p] that sparse attention sees: streaming's, or (`oracle`) as many tokens with the largest
- * weights.
+ * Marks the tokens of [0, p] that sparse attention sees: those of streaming attention or, if `oracle` is true, as many
+ * tokens with the largest weights.
  */
 static void see(const double *weight, uint32_t p, const struct skv_prefill *plan, bool oracle, struct ranked *sorted,
                 bool *ret)
@@ -181,7 +181,10 @@ static void see(const double *weight, uint32_t p, const struct skv_prefill *plan
 		ret[sorted[i].id] = true;
 }
 
-/* One element of one row: sums over unseen and seen tokens, and the largest value of a seen token. */
+/*
+ * Sums for one element of a row's output: weighted values of the unseen tokens and of the seen tokens; the largest
+ * value of a seen token.
+ */
 struct element {
 	double missing, seen, most;
 };
@@ -218,7 +221,7 @@ static void lemma_row(const struct synthetic_shape *s, const struct synthetic_la
 
 		sum->rest += rest;
 		sum->bound += bound;
-		/* errors within rounding do not count */
+		/* differences within rounding errors do not count */
 		if (rest - ROUNDING * e.most > sum->worst * bound)
 			sum->worst = (rest - ROUNDING * e.most) / bound;
 	}

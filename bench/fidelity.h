@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/fidelity.h - compares a layer's outputs with those of dense attention.
+ * bench/fidelity.h - compares a layer's outputs under sparse attention with its outputs under dense attention.
  *
- * It uses the measures of Delta Attention: the cosine of outputs (its Figure 3); for the queries and keys that follow
- * from them, Spearman's correlation of a query's scores for all keys (Figure 9); and for a single row the bound of
- * its Lemma 1.
+ * The measures are those of the paper Delta Attention: the cosine between outputs (Figure 3 of the paper); for the
+ * queries and keys of the next layer, which depend on the outputs, Spearman's correlation of a query's scores for all
+ * keys (Figure 9); and for single rows the bound of Lemma 1.
  */
 #ifndef SKV_BENCH_FIDELITY_H
 #define SKV_BENCH_FIDELITY_H
@@ -12,31 +12,33 @@
 #include "bench/synthetic-layers.h"
 #include "engine/delta-similarity.h"
 
-/* Cosine of two layers' outputs, averaged over rows [from, to) and heads. */
+/* Returns the cosine between the two outputs, averaged over heads and over rows [from, to). */
 double fidelity_cosine(const struct synthetic_shape *, const float *out, const float *dense, uint32_t from,
                        uint32_t to);
 
-/* Squared error of the outputs relative to the square of the dense outputs. */
+/* Returns the squared error of `out`, relative to the square of `dense`. */
 double fidelity_error(const struct synthetic_shape *, const float *out, const float *dense, uint32_t from, uint32_t to);
 
-/* Errors of rows in windows of gamma rows, for windows whose first row has an error. */
+/* Compares the errors of the rows in windows of gamma rows, for windows whose first row has an error. */
 struct eng_delta_similarity fidelity_alike(const struct synthetic_shape *, const float *dense, const float *sparse,
                                            uint32_t gamma);
 
 /*
- * Spearman's rank correlation of the scores of row p's query for all keys up to p in two runs, averaged over rows
- * [from, to). Each row uses one head, in turn.
+ * Returns Spearman's rank correlation, between two runs, of the scores of row p's query for all keys up to p, averaged
+ * over the rows p in [from, to). For each row the correlation is that of one head; the heads take turns.
  */
 double fidelity_ranks(const struct synthetic_shape *, const struct synthetic_layer *, const struct synthetic_layer *dense,
                       uint32_t from, uint32_t to);
 
 /*
- * Lemma 1. The difference dense - sparse of a row is the contribution of the unseen tokens, plus a rest: the weights
- * of seen tokens fall when the others are added. For element d of the rest the lemma says
+ * Checks Lemma 1 of Delta Attention. The difference between the dense and the sparse output of a row is the
+ * contribution of the tokens that sparse attention does not see, plus a rest. The rest exists because the weights of
+ * the seen tokens fall when the unseen tokens are added to the softmax. For element d of the rest the lemma says
  *     |rest_d| <= (weight of the unseen tokens) * max |v_d| over the seen tokens.
- * Returns the means of both sides over rows and elements, and the largest quotient. The seen tokens are streaming's,
- * or with `oracle` as many tokens with the largest weights. `out` is streaming's output, `layer->out` the dense
- * output.
+ * Returns the means of both sides over rows and elements, and the largest quotient of the left side and the right side.
+ * The seen tokens are those of streaming attention (sinks and a window) or, if `oracle` is true, the same number of
+ * tokens with the largest weights. `out` is the output of streaming attention, and `layer->out` the output of dense
+ * attention.
  */
 struct fidelity_lemma {
 	double rest, bound, worst;

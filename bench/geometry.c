@@ -12,7 +12,7 @@
 
 static const struct {
 	const char *policy;
-	uint32_t part; /* K and V elements divided by elements of a code, by default */
+	uint32_t part; /* default size of a code: the number of K and V elements divided by `part` */
 	const char *stride, *near;
 } made[] = {{"deltakv", 4, "10", "4"}, {"palu", 2, "0", "0"}};
 #define N_MADE (sizeof made / sizeof *made)
@@ -25,7 +25,7 @@ static void die(const char *why)
 	exit(1);
 }
 
-static char folder[SKV_PROFILE_PATH]; /* "": does not exist */
+static char folder[SKV_PROFILE_PATH]; /* path of the folder; "": there is none */
 
 static void path_of(size_t which, char to[SKV_PROFILE_PATH + 32])
 {
@@ -77,7 +77,7 @@ void geometry_begin(struct skv_model *m, uint32_t width)
 	const char *tmp = getenv("TMPDIR");
 
 	if (!once)
-		atexit(geometry_end); /* because failures end the program */
+		atexit(geometry_end); /* failures end the program by exit() */
 	once = true;
 	snprintf(folder, sizeof folder, "%s/sparsekv-bench-XXXXXX", tmp ? tmp : "/tmp");
 	if (!mkdtemp(folder)) {
@@ -91,7 +91,7 @@ void geometry_begin(struct skv_model *m, uint32_t width)
 
 /* ---- lengths --------------------------------------------------------------------------------- */
 
-/* Adds the pages of a layer that compresses. */
+/* Adds the pages of a layer that compresses its tokens, and subtracts the K and V pages that compression frees. */
 static void add_compressed(const struct skv_session *s, uint32_t layer, uint32_t tokens, uint64_t pages[SKV_PAGE_KINDS])
 {
 	const struct skv_codec *c = &s->policy->compressor->layer[layer].code;

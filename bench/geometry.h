@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/geometry.h - for models that are only a shape: makes compressors, and computes pages from lengths.
+ * bench/geometry.h - helps to measure models that have only a shape and no weights: makes compressors for them, and
+ * computes numbers of pages from lengths.
  */
 #ifndef SKV_BENCH_GEOMETRY_H
 #define SKV_BENCH_GEOMETRY_H
@@ -9,16 +10,18 @@
 #include "common/seqmem.h"
 
 /*
- * Makes compressors for deltakv and palu in a new folder, and sets model->files to it. They are linear, all zeros,
- * with `width` numbers in a code; 0: a quarter of K and V for deltakv, half for palu. Ends the program on failure.
+ * Makes compressors for the policies deltakv and palu in a new folder, and sets model->files to the folder. The
+ * compressors are linear, and all their weights are zero. A code has `width` numbers; 0: a quarter of the numbers of K
+ * and V for deltakv, half for palu. A failure ends the program.
  */
 void geometry_begin(struct skv_model *model, uint32_t width);
-void geometry_end(void); /* may be called after a session is opened, which reads the files */
+/* removes the folder; may be called once a session is open, because opening it reads the files */
+void geometry_end(void);
 
 /*
- * Computes the pages, by kind, that a sequence of `tokens` tokens has in this session after a decode step, by the
- * library's rules of lengths. False: the policy evicts tokens or stores additional state, so lengths alone do not
- * determine the pages.
+ * Computes how many pages of each kind a sequence of `tokens` tokens has in this session after a decode step, from the
+ * client library's rules. Returns false if the policy evicts tokens or stores additional state, because then the number
+ * of pages does not depend only on the length.
  */
 bool geometry_pages(const struct skv_session *session, uint32_t tokens, uint64_t pages[SKV_PAGE_KINDS]);
 

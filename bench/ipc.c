@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/ipc.c - sparsekv-bench ipc: the cost of the daemon and the client library on the host.
+ * bench/ipc.c - sparsekv-bench ipc: measures the time that calls of the client library and the daemon take on the host.
  *
- * Calls against a private daemon are timed one by one by the host's clock. On a device skv_attend only queues work,
- * so its time is the cost of queueing. In host memory it includes attention, which is short because the sequences
- * are. Each step's work is finished before the next step begins.
+ * Each call is timed by the host's clock, with a private daemon. On a device skv_attend() only queues work, so its time
+ * is that of queueing. With pages in host memory the time of skv_attend() includes the attention itself, which is short
+ * because the sequences are short. The work of a step is finished before the next step begins.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
@@ -27,7 +27,7 @@ static const struct column columns[] = {
 	{"median_us", 2},   {"p99_us", 2},  {"us_a_seq", 3},
 };
 
-/* Times of one operation, in order. */
+/* Times of one operation, in the order of the calls. */
 struct samples {
 	double us[MAX_SAMPLES];
 	size_t n;
@@ -39,7 +39,7 @@ static void add(struct samples *s, double us)
 		s->us[s->n++] = us;
 }
 
-/* Reports a row if there are samples. `a_seq`: time for each sequence; NAN: not applicable. */
+/* Reports a row if there are samples. `a_seq` is the time for each further sequence; NAN: the cell stays empty. */
 static void report(struct report *r, const char *operation, const char *policy, double batch, struct samples *s,
                    double a_seq)
 {
@@ -68,7 +68,7 @@ static double since(double begun)
 		add(&s[what], since(begun_));           \
 	} while (0)
 
-/* An engine that connects, works on one sequence, and disconnects. */
+/* Times what an engine does that connects, works on one sequence, and disconnects. */
 static void visit(const struct stack_fixture *stack, struct samples *s)
 {
 	struct skv_step_item item = SKV_STEP_ITEM(.n_tokens = 4 * SKV_PAGE_TOKENS, .flags = SKV_STEP_PROMPT);
@@ -95,12 +95,15 @@ static void visit(const struct stack_fixture *stack, struct samples *s)
 	TIMED(DISCONNECT, skv_disconnect(c));
 }
 
-/* The stack's own session keeps memory allocated, so only leasing is measured. */
+/*
+ * Measures the calls outside of steps. The stack's own sequence keeps memory allocated, so that the first step of an
+ * engine only leases pages.
+ */
 static void measure_control(struct report *r, struct stack_fixture *stack, const struct options *o)
 {
 	struct samples *s = calloc(N_CONTROL, sizeof *s);
 	stack_fill(stack, 1, SKV_PAGE_TOKENS, 0);
-	visit(stack, s); /* resolves symbols and warms caches */
+	visit(stack, s); /* a first run, not counted, resolves symbols and warms the caches */
 	for (int i = 0; i < N_CONTROL; i++)
 		s[i].n = 0;
 	for (long i = 0; i < o->repeat; i++)
@@ -113,10 +116,13 @@ static void measure_control(struct report *r, struct stack_fixture *stack, const
 
 /* ---- steps ----------------------------------------------------------------------------------- */
 
-/* Under delta, layer 1 selects for all layers after it; layer 0 is dense. */
+/*
+ * The policies whose steps are measured. Under the third, delta, layer 0 is dense, and layer 1 selects for all layers
+ * after it.
+ */
 static const struct {
 	const char *name, *spec;
-	const char *layer[3]; /* what layers 0, 1 and the others do */
+	const char *layer[3]; /* names of what layers 0, 1 and all others do */
 } policies[] = {
 	{"full", "full", {"attend dense", "attend dense", "attend dense"}},
 	{"streaming", "streaming?budget=1024", {"attend window", "attend window", "attend window"}},
@@ -126,14 +132,14 @@ static const struct {
 
 enum { BEGIN, LAYERS, END = LAYERS + 3, MOVING, REPLAY_BEGIN = MOVING + 3, LAUNCH, REPLAYED, REPLAY_END, N_STEP };
 
-#define WARM 5 /* warm-up steps of each kind, which are not counted */
+#define WARM 5 /* steps of each kind that are run first and not counted */
 
-/* Medians of the smallest batch, to compute the cost of each further sequence. */
+/* Medians for the smallest batch, from which the cost of each further sequence is computed. */
 struct base {
 	double batch, us[N_STEP];
 };
 
-/* Layers of the same kind share a row, that of the first one. */
+/* Returns the row of a layer: layers that do the same have the same row, that of the first of them. */
 static int row_of(int policy, uint32_t layer)
 {
 	int l = layer < 2 ? (int)layer : 2, first = 0;
@@ -207,7 +213,7 @@ static const char about[] =
 	"and goes, and steps of decoding sequences under the policies full, streaming and delta. On a\n"
 	"device also steps whose K and V lie elsewhere each time (moving), and replays of a recording.";
 
-/* Returns 0: continue; -1: an error was reported. */
+/* Returns 0, or -1 after an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct eng_option table[] = {

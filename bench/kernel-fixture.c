@@ -210,7 +210,7 @@ struct skv_batch fixture_prompt(struct kernel_fixture *b, uint32_t i)
 	                          .max_q = b->tokens, .max_state = b->tokens};
 }
 
-/* Fills all layers with the same random K and V, and with their sketches. */
+/* Stores the same random K and V, and their sketches, in all layers of all sequences. */
 static void fill_pool(struct kernel_fixture *b, uint64_t *rng)
 {
 	float *k = fixture_floats(b, rng, (size_t)b->tokens * b->sh.n_kv_heads * b->sh.head_dim);
@@ -225,7 +225,7 @@ static void fill_pool(struct kernel_fixture *b, uint64_t *rng)
 	fixture_free(b, k);
 }
 
-/* State pages of a sequence in one layer. */
+/* Returns the number of state pages of a sequence in one layer. */
 static uint32_t state_pages(const struct kernel_fixture *b)
 {
 	return b->sketches ? (b->tokens + skv_sketch_tokens(&b->sh) - 1) / skv_sketch_tokens(&b->sh) : 0;
@@ -236,7 +236,7 @@ static uint32_t tokens_of(const struct kernel_fixture *b, uint32_t i)
 	return i && b->o->rest ? (uint32_t)b->o->rest : b->tokens;
 }
 
-/* Returns the pages of all layers in random order. */
+/* Returns the numbers of all pages of K and V, in random order. */
 static uint32_t *shuffled_pages(const struct kernel_fixture *b, uint64_t *rng)
 {
 	const uint32_t n = b->layers * b->layer_pages;
@@ -275,7 +275,7 @@ static void tables_init(struct kernel_fixture *b, uint64_t *rng)
 	                             .max_len = b->tokens, .max_q = 1, .max_state = 1};
 }
 
-/* Makes a batch with several rows of each sequence; the last row is its last token. */
+/* Makes the batch `rows`, with several rows of each sequence. The last row of a sequence is that of its last token. */
 static void rows_init(struct kernel_fixture *b)
 {
 	const uint32_t batch = (uint32_t)b->o->batch, rows = (uint32_t)b->o->rows, n = batch * rows;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/main.c - sparsekv-bench: runs a subcommand. */
+/* bench/main.c - the program sparsekv-bench: runs the subcommand that its first argument names. */
 #include "config.h"
 #include "bench/bench.h"
 #include "engine/env.h"

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/memory.c - sparsekv-bench memory: the memory that a long decode uses, by the daemon's accounting.
+ * bench/memory.c - sparsekv-bench memory: measures the memory that a long decode uses, as the daemon accounts for it.
  *
- * One sequence after the other, each under its own policy, decodes random tokens. At intervals it asks the daemon, as
- * sparsekvctl does, how many pages the sequence has for K and V, for codes and references, and for bounds and slot
- * metadata, which policies store in addition. The numbers depend only on lengths, so a small model is enough.
+ * For each policy, one sequence decodes random tokens. At intervals the benchmark asks the daemon, as sparsekvctl does,
+ * how many pages the sequence has: for K and V, for codes and references, and for page bounds and slot metadata, which
+ * some policies store in addition. The numbers depend only on lengths, so a small model is enough.
  *
- * With --lengths a sequence of each length is appended as a prompt, for a model of any shape. With --geometry there
- * is no sequence: the numbers come from the library's rules of lengths. Both give the same results.
+ * With --lengths, a sequence of each given length is made from a prompt instead, which allows models of any shape. With
+ * --geometry there is no sequence: the numbers are computed by the client library's rules. Both ways give the same
+ * results.
  */
 #include "bench/bench.h"
 #include "bench/geometry.h"
@@ -29,7 +30,7 @@ struct options {
 	const char *csv;
 };
 
-/* Of bench/policies.txt. */
+/* Names of the policies in bench/policies.txt. */
 static const char *const usual[] = {
 #define BENCH_MEMORY(name, spec) name,
 #include "bench/specs.h"
@@ -40,7 +41,7 @@ static const struct column columns[] = {
 	{"bounds_mib", 3}, {"notes_mib", 3}, {"kept", 3}, {"more", 3},
 };
 
-/* Pages of a sequence by kind, and the pages that its tokens would need as rows in all layers. */
+/* Number of a sequence's pages by kind; `all`: number of pages if all tokens were stored as K and V in all layers. */
 struct pages {
 	double of[SKV_PAGE_KINDS], all;
 };
@@ -50,7 +51,7 @@ static double kept(const struct pages *p)
 	return p->of[SKV_PAGES_KV] + p->of[SKV_PAGES_CODES] + p->of[SKV_PAGES_REFS];
 }
 
-/* Reports a row; *last: the figures of the policy's previous row, replaced by these. */
+/* Reports a row. *last has the figures of the same policy's previous row, and is set to those of this row. */
 static void row(struct report *r, double tokens, const char *policy, const struct skv_model *m, const struct pages *p,
                 struct pages *last)
 {
@@ -78,7 +79,7 @@ static double figure(const json_t *from, const char *key)
 	return json_number_value(json_object_get(from, key));
 }
 
-/* Reports the pages of the only sequence. */
+/* Asks the daemon for the pages of the only sequence, and reports them. */
 static void look(struct skv_ctl *ctl, const struct stack_fixture *stack, const char *policy, struct report *r,
                  struct pages *last)
 {
@@ -110,7 +111,10 @@ static void decode(struct stack_fixture *stack, struct skv_ctl *ctl, const struc
 	stack_empty(stack);
 }
 
-/* Decodes the last token: before that step the tokens of the prompt are compressed. */
+/*
+ * Makes a sequence of each length: a prompt, then one decoded token. The step that decodes it first compresses the
+ * prompt's tokens.
+ */
 static void append(struct stack_fixture *stack, struct skv_ctl *ctl, const struct options *o, const char *policy,
                    struct report *r)
 {
@@ -177,7 +181,7 @@ static void run(struct stack_fixture *stack, struct skv_ctl *ctl, const struct o
 
 static const char about[] = "Decodes a sequence under each policy and asks the daemon what it has in memory.";
 
-/* Fills in defaults and checks that the options fit together. */
+/* Fills in defaults, and checks that the options fit together. */
 static int complete(struct options *o)
 {
 	if (o->prompt >= o->tokens)
@@ -197,7 +201,7 @@ static int complete(struct options *o)
 	return 0;
 }
 
-/* Returns 0: continue; -1: an error was reported. */
+/* Returns 0, or -1 after an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct eng_option table[] = {

@@ -17,7 +17,10 @@ static void store(const struct eng_option *o, void *to, uint32_t i, uint32_t n)
 		((uint64_t *)to)[i] = n;
 }
 
-/* Models have whole groups of q heads; BENCH_SHAPES is also for kernels, whose callers check the shape. */
+/*
+ * For a model (one value), the number of q heads must be a multiple of the kv heads. For kernels (BENCH_SHAPES, a
+ * list), callers check the shape.
+ */
 int bench_take_heads(const struct eng_option *o, const char *text, uint32_t i, struct eng_error *err)
 {
 	unsigned heads, kv_heads;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/options.h - the options of a subcommand: a table of engine/options.h, with rows for the shapes of models. */
+/*
+ * bench/options.h - command-line options of sparsekv-bench's subcommands: tables of engine/options.h, with more kinds
+ * of rows, such as the shape of a model.
+ */
 #ifndef SKV_BENCH_OPTIONS_H
 #define SKV_BENCH_OPTIONS_H
 
@@ -8,8 +11,9 @@
 
 #define BENCH_LIST_MAX 16
 
-eng_take bench_take_heads;  /* whole numbers of `size` bytes: q heads in `to`, kv heads in `second` */
-eng_take bench_take_cosine; /* double, from 0 on and below 1 */
+/* two whole numbers of `size` bytes: the q heads are stored in `to`, the kv heads in `second` */
+eng_take bench_take_heads;
+eng_take bench_take_cosine; /* double, at least 0 and below 1 */
 
 #define BENCH_HEADS(q, kv, h) \
 	{.name = "heads", .value = "Q/KV", .help = h, .take = bench_take_heads, .to = q, .second = kv, .size = sizeof(*(q))}
@@ -22,18 +26,20 @@ eng_take bench_take_cosine; /* double, from 0 on and below 1 */
 
 struct bench_command {
 	const char *name;
-	const char *operands; /* arguments after the options, as the help names them; NULL: none are allowed */
-	const char *about;    /* text of --help before the options */
+	/* names of the arguments after the options, for the help; NULL: no such arguments are allowed */
+	const char *operands;
+	const char *about;    /* text at the beginning of --help */
 	const struct eng_option *options;
 	size_t n;
 };
 
 /*
- * Parses argv. Returns 0: arguments begin at optind; or -1: an error was printed on stderr. --help prints and exits.
+ * Parses argv. Returns 0 (further arguments begin at argv[optind]), or -1 after printing an error on stderr. --help
+ * prints the help and exits.
  */
 int bench_options(const struct bench_command *, int argc, char **argv);
 
-/* Prints on stderr what option `name` expected instead of its value. Returns -1. */
+/* Prints on stderr that option `name` has a wrong value, and what was expected. Returns -1. */
 int bench_bad(const char *name, const char *value, const char *expected);
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/park.c - sparsekv-bench park: the speed of parking sequences on disk and attaching them again.
+ * bench/park.c - sparsekv-bench park: measures how fast sequences are parked on disk and attached again.
  *
- * The daemon is an external one whose folder for parked sequences is on the disk to be measured. bench/park.sh starts
- * one, and measures the disk itself for comparison. The time of a sequence is that from the request to the reply:
- * when it is parked, the file is on the disk; when it is attached, it can be used.
+ * The daemon must be running already, with its folder for parked sequences on the disk to be measured. bench/park.sh
+ * starts such a daemon, and also measures the disk itself for comparison. The time of an operation is that from the
+ * request to the reply: after the reply, a parked sequence's file is on the disk, and an attached sequence can be used.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
@@ -48,7 +48,7 @@ static void name_of(uint32_t i, char ret[SKV_NAME_MAX])
 	snprintf(ret, SKV_NAME_MAX, "bench-%u", i);
 }
 
-/* Runs a command that reads the file of a parked sequence. */
+/* Runs a command that reads the file of a parked sequence; the command finds the sequence's name in $SEQUENCE. */
 static void run_beside(const char *command, const char *name)
 {
 	setenv("SEQUENCE", name, 1);
@@ -58,7 +58,7 @@ static void run_beside(const char *command, const char *name)
 	exit(EXIT_FAILURE);
 }
 
-/* Returns the seconds that it takes. */
+/* Attaches sequence i. Returns the seconds that it takes. */
 static double attach(struct stack_fixture *s, uint32_t i)
 {
 	const double begun = bench_now();
@@ -70,8 +70,8 @@ static double attach(struct stack_fixture *s, uint32_t i)
 }
 
 /*
- * Attaches every second sequence, each after the command has read the file of the one before. Then attaches the rest,
- * whose files are cached by now.
+ * Attaches every second sequence and times it. Before each, the command reads the file of the sequence before it. Then
+ * attaches the other sequences, whose files are in the page cache by now, without timing them.
  */
 static double attach_beside(struct stack_fixture *s, const char *command)
 {
@@ -88,7 +88,7 @@ static double attach_beside(struct stack_fixture *s, const char *command)
 	return seconds;
 }
 
-/* Parks all sequences one after the other, and attaches them again. */
+/* Parks all sequences, one after the other, then attaches them again. */
 static void there_and_back(struct report *r, struct stack_fixture *s, struct skv_ctl *ctl, const char *beside)
 {
 	uint64_t bytes = 0;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/plot.c - sparsekv-bench plot: draws the CSV files that the other subcommands write.
+ * bench/plot.c - sparsekv-bench plot: draws charts of the CSV files that the other subcommands write.
  *
- * It knows no subcommand. A column whose figures have a decimal point is a measurement; every other column describes
- * what was measured. Without options, the first measured column is drawn over the first column, with one series for
- * each combination of the other columns that differ between rows.
+ * The code needs to know nothing about the subcommands. A column whose figures have a decimal point is a measurement;
+ * all other columns describe what was measured. Without options, the chart shows the first measured column over the
+ * first column. The chart has one series for each combination of values in the other describing columns, as far as they
+ * differ between rows.
  */
 #include "bench/bench.h"
 #include "engine/chart.h"
@@ -24,7 +25,7 @@ struct options {
 
 struct table {
 	char *name[COLUMNS_MAX];
-	char *cell[ROWS_MAX][COLUMNS_MAX]; /* "": empty */
+	char *cell[ROWS_MAX][COLUMNS_MAX]; /* [row][column]: text of the cell; "": empty */
 	int columns, rows;
 };
 
@@ -34,7 +35,7 @@ static void plot_fail(const char *what, const char *name, const char *why)
 	exit(1);
 }
 
-/* All memory is freed together, after drawing. */
+/* Memory to be freed together, after drawing. */
 static void **kept;
 static size_t n_kept;
 
@@ -62,7 +63,10 @@ static void *get(size_t n, size_t size)
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-/* Splits a line into cells, which point into it. Only cells with commas are quoted, and no cell contains quotes. */
+/*
+ * Splits a line into cells, which point into the line. Only cells with commas are in quotes, and no cell contains
+ * quotes.
+ */
 static int split(char *line, char *ret[COLUMNS_MAX], const char *path)
 {
 	int n = 0;
@@ -100,7 +104,10 @@ static int need_column(const struct table *t, const char *name, size_t len)
 	return -1;
 }
 
-/* Reads a CSV file. Lines that begin with # are comments. Columns of several files are matched by name. */
+/*
+ * Reads a CSV file and appends its rows to the table. Lines that begin with # are comments. Columns of several files
+ * are matched by name.
+ */
 static void read_table(struct table *t, const char *path)
 {
 	FILE *f = fopen(path, "r");
@@ -114,7 +121,7 @@ static void read_table(struct table *t, const char *path)
 		if (*line == '#' || *line == '\n')
 			continue;
 		n = split(keep(line), cells, path);
-		line = NULL; /* getline() must allocate a new buffer */
+		line = NULL; /* makes getline() allocate a new buffer */
 		if (!columns) {
 			columns = n;
 			for (int i = 0; i < n; i++) {
@@ -146,7 +153,7 @@ static void fill_empty(struct table *t)
 			t->cell[r][i] = t->cell[r][i] ? t->cell[r][i] : empty;
 }
 
-/* Returns NAN if the cell is not a number. */
+/* Returns the number in a cell, or NAN if the cell is not a number. */
 static double number(const char *cell)
 {
 	char *end;
@@ -173,7 +180,7 @@ static bool varies(const struct table *t, int col)
 	return false;
 }
 
-/* Keeps the rows that match `where` (column=value,…). */
+/* Removes all rows but those that match `where`, such as "column=value,column=value". */
 static void filter(struct table *t, const char *where)
 {
 	for (const char *p = where; p && *p; p = strchr(p, ',') ? strchr(p, ',') + 1 : NULL) {
@@ -192,7 +199,7 @@ static void filter(struct table *t, const char *where)
 
 /* ---- from the table to a chart --------------------------------------------------------------- */
 
-/* "gb_per_s" is GB/s, "median_us" is "median, µs", "of_dense" is "of dense". */
+/* Returns the label of a column: "GB/s" for "gb_per_s", "median, µs" for "median_us", "of dense" for "of_dense". */
 static const char *label_of(const char *name)
 {
 	static const char *const spelled[][2] = {
@@ -214,7 +221,7 @@ static const char *label_of(const char *name)
 	return to;
 }
 
-/* Index of the text in the list; a new text is appended. -1: the list is full. */
+/* Returns the index of a text in the list, and appends it if it is new. Returns -1 if the list is full. */
 static int index_of(const char **list, int *n, int most, const char *text)
 {
 	for (int i = 0; i < *n; i++)
@@ -226,7 +233,7 @@ static int index_of(const char **list, int *n, int most, const char *text)
 	return (*n)++;
 }
 
-/* The columns that distinguish series, as a bit set. */
+/* Returns, as a bit set, the columns whose values distinguish series. */
 static uint32_t series_columns(const struct table *t, const struct options *o, int x)
 {
 	uint32_t set = 0;
@@ -240,7 +247,7 @@ static uint32_t series_columns(const struct table *t, const struct options *o, i
 	return set;
 }
 
-/* "delta, batch 64": numbers are preceded by their column's name. */
+/* Returns the name of a row's series, such as "delta, batch 64". A number is preceded by the name of its column. */
 static const char *series_name(const struct table *t, int row, uint32_t set)
 {
 	char *name = NULL;
@@ -268,7 +275,10 @@ static int compare_numbers(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Collects the values of x: numbers in ascending order, texts in the table's order. Rows without x are skipped. */
+/*
+ * Collects the values of the x axis: numbers in ascending order, texts in the order of the table. Rows without such a
+ * value are skipped.
+ */
 static void collect_x(struct chart *c, const struct table *t, int x)
 {
 	bool numbers = true;
@@ -288,7 +298,7 @@ static void collect_x(struct chart *c, const struct table *t, int x)
 
 #define CHOOSE ": choose rows with --where, columns with --by"
 
-/* The figures of a column, [series][x]. */
+/* Returns the figures of column y as [series][x]; NAN where there is none. */
 static double *figures(struct chart *c, const struct table *t, int x, uint32_t set, int y)
 {
 	double *value = get((size_t)c->n_x * CHART_SERIES_MAX, sizeof *value);
@@ -320,7 +330,7 @@ static int first_measured(const struct table *t)
 	return -1;
 }
 
-/* On a logarithmic axis all figures must be above 0. */
+/* Checks that all figures are above 0, as a logarithmic axis requires. */
 static void check_log(const struct chart *c)
 {
 	for (int p = 0; p < c->n_panels; p++)
@@ -373,7 +383,7 @@ static const char about[] =
 	"measured, every other one says what was measured. Where the values of x are numbers the figures\n"
 	"are lines, where they are text bars.";
 
-/* Returns 0: continue; -1: an error was reported. */
+/* Returns 0, or -1 after an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct eng_option table[] = {

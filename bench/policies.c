@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/policies.c - sparsekv-bench policies: the time of a decode step under each policy, through the whole stack.
+ * bench/policies.c - sparsekv-bench policies: measures the time of a decode step under each policy, with the whole
+ * stack (daemon, client library, kernels).
  *
- * The sequences are filled once. Each policy gets forks of them, which share their pages, so that a policy that
- * evicts does not affect the next one. On a device, steps are replays of a recording. K and V are random, so a policy
- * selects arbitrary tokens; how many it attends to does not depend on that.
+ * The sequences are filled once. Each policy is measured with forks of the sequences, which share the pages, so that a
+ * policy that evicts tokens does not affect the next policy. On a device, steps are replays of a recording. K and V are
+ * random, so a policy selects arbitrary tokens, but the number of tokens that it selects is the same as with a real
+ * model.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
@@ -13,7 +15,8 @@
 #include <string.h>
 
 #define SPECS_MOST 64
-#define WARM 6 /* warm-up steps, which are not counted: policies build their state and evict, and recordings are made */
+/* number of steps before the measurement: policies build their state and evict in them, and recordings are made */
+#define WARM 6
 #define REPEAT_MOST 1000
 
 static const struct column columns[] = {
@@ -21,7 +24,7 @@ static const struct column columns[] = {
 	{"of_full", 3},  {"attended", 3}, {"GB", 2},   {"GB_per_s", 0}, {"step_ms", 3}, {"kept", 3},
 };
 
-/* Of bench/policies.txt: policies whose default layers are those of a model of 28 or 32 layers. */
+/* Policies of bench/policies.txt. Their default layers are those for a model of 28 or 32 layers. */
 static const char *const default_specs[] = {
 #define BENCH_STEP(name, spec) spec,
 #include "bench/specs.h"
@@ -41,8 +44,8 @@ struct options {
 struct seen {
 	double attention[REPEAT_MOST], whole[REPEAT_MOST];
 	size_t n;
-	double attended; /* share of all tokens */
-	double kept;     /* share of all pages */
+	double attended; /* tokens attended to, as a share of those of dense attention */
+	double kept;     /* pages in memory, as a share of those of dense attention */
 };
 
 static struct skv_stats stats_of(struct stack_fixture *stack)
@@ -89,7 +92,10 @@ static void steps(struct stack_fixture *stack, long n, struct seen *to)
 	to->kept = kept_of(stack);
 }
 
-/* Reports a row; the first row sets *full_ms. */
+/*
+ * Reports a row. *full_ms is the attention time of the first row, which the others are compared with; the first row
+ * sets it.
+ */
 static void row(struct report *r, const struct options *o, const char *spec, struct seen *x, double *full_ms)
 {
 	const double bytes = 2.0 * (double)skv_dtype_bytes(o->dtypes[0]) * o->kv_heads * (double)o->dim * (double)(o->layers * o->batch * o->tokens);
@@ -114,7 +120,7 @@ static void measure_spec(struct report *r, struct stack_fixture *stack, const st
 	stack_drop_forks(stack);
 }
 
-/* Runs all policies at once, assigned to the sequences in turn. */
+/* Measures steps in which all policies run at once: the policies are assigned to the sequences in turn. */
 static void measure_mixed(struct report *r, struct stack_fixture *stack, const struct options *o, struct seen *x, double *full_ms)
 {
 	stack_hand_over(stack, o->spec[0]);
@@ -161,7 +167,7 @@ static const char about[] =
 	"compared with. attended: tokens attended to, of all; GB: K and V of these (what a policy reads to select\n"
 	"comes on top); kept: pages kept, of all.";
 
-/* Returns 0: continue; -1: an error was reported. */
+/* Returns 0, or -1 after an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct eng_option table[] = {

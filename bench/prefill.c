@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/prefill.c - sparsekv-bench prefill.
+ * bench/prefill.c - sparsekv-bench prefill: measures how fast one layer reads a prompt by dense attention and by sparse
+ * methods.
  *
- * One layer reads a prompt, after a prefix that is attended to but not read again, with every requested method.
- * Computing the lists of tiles (and saving queries) is timed separately from attention. K and V are in the pool
- * already: writing them is the same for all methods.
+ * One layer reads a prompt by every requested method. The rows also attend to a prefix, which is not read again.
+ * Computing the lists of what each tile attends to, and saving queries for it, is timed separately from attention. K
+ * and V are in the pool before the measurement, because storing them takes the same time for all methods.
  *
- * TFLOP/s counts the products q·k and p·v of the pairs that rows attend to. A dense row that corrects others attends
- * a second time to the tokens that sparse rows see, which is not counted. `speedup` is relative to dense attention in
- * the same run.
+ * TFLOP/s counts the products q·k and p·v of all pairs of a row and a token that it attends to. A dense row that
+ * corrects other rows attends a second time, to the tokens that sparse rows see; this second time is not counted.
+ * `speedup` is relative to dense attention in the same run.
  *
- * Kascade's layers differ, so they have separate rows: `first` scores and is dense, `anchor` scores, `reuse` uses
- * another layer's selection; `mean` is for a model of 32 layers, five of which score.
+ * Kascade has different kinds of layers, each with a row of the table: `first` selects tokens but attends to all,
+ * `anchor` selects tokens and attends to them, `reuse` attends to another layer's selection. The row `mean` is the mean
+ * over the layers of a model with 32 layers, five of which select.
  */
 #include "bench/bench.h"
 #include "bench/prompt.h"
@@ -19,11 +21,11 @@
 #include <stdlib.h>
 
 #define MAX_REPEAT 101
-#define LISTED 16384u    /* rows of a call for methods with lists, unless specified */
-#define LONG_MS 1000     /* passes longer than this need no warm-up pass */
-#define ENOUGH_MS 4000   /* no further passes after this time */
+#define LISTED 16384u    /* default rows of a call for methods that compute lists */
+#define LONG_MS 1000     /* a pass that takes longer than this is not a warm-up pass: it counts */
+#define ENOUGH_MS 4000   /* no further passes begin after this time */
 #define LAYERS 32
-#define SCORING 5        /* number of layers that score */
+#define SCORING 5        /* number of layers that select tokens */
 
 struct options {
 	long tokens[BENCH_LIST_MAX], prefixes[BENCH_LIST_MAX];
@@ -35,21 +37,22 @@ struct options {
 	struct fixture_options fixture;
 };
 
-/* A prompt and its report. */
+/* A prompt, its report, and the figures of dense attention. */
 struct setup {
 	struct prompt prompt;
 	struct report *report;
 	const struct options *o;
-	double dense, pairs; /* of dense attention: ms, and number of attended pairs */
+	double dense, pairs; /* of dense attention: milliseconds; number of (row, token) pairs */
 };
 
-/* A method of reading the prompt. */
+/* A method of reading the prompt, with its parameters, chunks and lists. */
 struct way {
 	const char *name;
 	struct skv_prefill plan;
 	struct skv_sparse sp;
-	uint32_t chunk, n;              /* rows of a call, number of calls */
-	struct skv_kseq *seq, *of_host; /* [n]; the same in host memory */
+	uint32_t chunk, n;              /* rows of a call; number of calls */
+	/* [n]: a sequence for each call, in the kernels' memory; the same in host memory */
+	struct skv_kseq *seq, *of_host;
 	struct skv_tile_lists lists, extra;
 	double pairs;
 };
@@ -80,7 +83,7 @@ static struct skv_tile_lists tiles_of(struct setup *y, const struct way *w, uint
 	return t;
 }
 
-/* Sets the kernels' parameters from a plan. */
+/* Sets the kernels' parameters from the method's plan. */
 static void way_plan(struct setup *y, struct way *w)
 {
 	const struct skv_prefill *p = &w->plan;
@@ -148,7 +151,10 @@ static void way_deinit(struct setup *y, struct way *w)
 	fixture_free(&y->prompt.fixture, w->seq);
 }
 
-/* Adds the number of tokens in the lists of each tile of a call, over all heads, to tokens[]. */
+/*
+ * Adds up how many tokens the lists of each tile of a call contain, over all heads. tokens[] has an element for each
+ * tile.
+ */
 static void count_lists(struct setup *y, const struct skv_tile_lists *t, uint32_t tiles, double *tokens)
 {
 	uint32_t *count = fixture_get((size_t)tiles * t->rows * sizeof *count);
@@ -159,7 +165,10 @@ static void count_lists(struct setup *y, const struct skv_tile_lists *t, uint32_
 	free(count);
 }
 
-/* Number of (query, token) pairs that the rows of a call attend to; its lists must exist. */
+/*
+ * Returns the number of (row, token) pairs, over all heads, that the rows of a call attend to. The lists of the call
+ * must have been computed.
+ */
 static double pairs_of(struct setup *y, const struct way *w, const struct skv_kseq *s)
 {
 	const struct skv_sparse *sp = &w->sp;
@@ -200,7 +209,10 @@ static void fill_lists(struct setup *y, const struct way *w, const struct skv_ba
 		kern->kascade_lists(sh, step, y->prompt.q, &w->sp, p->top, p->top_floor, &w->lists, work);
 }
 
-/* Reads the whole prompt: ms of lists, and of attention. The first pass also counts pairs. */
+/*
+ * Reads the whole prompt once. ret_ms gets the milliseconds of computing lists and of attention. The first pass also
+ * counts the pairs.
+ */
 static void pass(struct setup *y, struct way *w, bool first, double ret_ms[2])
 {
 	const struct skv_kernels *kern = y->prompt.fixture.o->kern;
@@ -228,7 +240,7 @@ static void pass(struct setup *y, struct way *w, bool first, double ret_ms[2])
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* Medians of the passes: lists, attention. */
+/* Runs passes. ret_ms gets the medians of the milliseconds of computing lists and of attention. */
 static void measure(struct setup *y, struct way *w, double ret_ms[2])
 {
 	static double lists[MAX_REPEAT + 1], attention[MAX_REPEAT + 1];
@@ -248,7 +260,7 @@ static void measure(struct setup *y, struct way *w, double ret_ms[2])
 	ret_ms[1] = bench_median(attention, n);
 }
 
-/* pairs: NAN if several layers share a row. */
+/* Reports a row. `pairs` is NAN if the row is a mean over several layers. */
 static void report(const struct setup *y, const struct way *w, const char *layer, double lists, double ms, double pairs)
 {
 	const struct kernel_fixture *b = &y->prompt.fixture;
@@ -299,7 +311,7 @@ static struct skv_shape shape_of(const struct options *o, uint32_t dtype)
 	return sh;
 }
 
-/* Fills in defaults and checks that the options fit together. */
+/* Fills in defaults, and checks that the options fit together. */
 static int complete(struct options *o)
 {
 	const bool device = o->fixture.device;
@@ -329,7 +341,7 @@ static int complete(struct options *o)
 	return 0;
 }
 
-/* Returns 0: continue; -1: an error was reported. */
+/* Returns 0, or -1 after an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	uint32_t device = SKV_DEVICE_HOST;
@@ -362,7 +374,7 @@ static int parse(struct options *o, int argc, char **argv)
 	return device && fixture_enter(&o->fixture, device) ? -1 : complete(o);
 }
 
-/* Measures all methods on one prompt. */
+/* Measures all methods on one prompt; dense attention is the first. */
 static int measure_all(struct report *r, const struct options *o, uint32_t dtype, long tokens, long prefix)
 {
 	struct setup y = {.report = r, .o = o};

@@ -10,22 +10,22 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define CHUNK 1024u      /* rows of a prompt step */
-#define TIMEOUT_MS 60000 /* for calls: the daemon may first have to free memory */
+#define CHUNK 1024u      /* most rows of a prompt in a step */
+#define TIMEOUT_MS 60000 /* for calls of the client library: the daemon may have to free memory first */
 
 struct order {
-	uint32_t n_prompt, n_answer; /* followed by this number of ids */
+	uint32_t n_prompt, n_answer; /* number of ids in the prompt and in the answer */
 };
 
 struct play {
 	const struct player_setup *setup;
 	struct skv_client *client;
 	struct skv_session *session;
-	float *q, *k, *v, *out;  /* rows of a layer; one row for q and out */
-	float *got, *want;       /* outputs of the prompt's last token in all layers */
+	float *q, *k, *v, *out;  /* rows of one layer; q and out have only one row */
+	float *got, *want; /* [layer]: outputs of the prompt's last token; `want` is from reading the whole prompt */
 	struct order order;
 	int32_t *ids;
-	uint64_t *content;       /* for each token, the seed of its rows */
+	uint64_t *content;       /* [token]: seed of the token's random rows */
 	size_t room;
 };
 
@@ -52,7 +52,7 @@ static void *get(size_t bytes)
 	return p;
 }
 
-/* False: the other end is closed. */
+/* Sends or receives n bytes. Returns false if the other end is closed. */
 static bool transfer(int fd, void *data, size_t n, bool sends)
 {
 	for (char *p = data; n > 0;) {
@@ -73,7 +73,7 @@ static size_t width(const struct player_setup *s, uint32_t heads)
 	return (size_t)heads * s->model.head_dim;
 }
 
-/* Makes rows of `n` elements, one for each token. what: 0 q, 1 k, 2 v. */
+/* Makes a random row of `n` elements for each token. `what` is 0 for q, 1 for k, 2 for v. */
 static void fill(float *to, size_t n, const uint64_t *content, uint32_t n_tokens, uint32_t layer, uint32_t what)
 {
 	for (uint32_t t = 0; t < n_tokens; t++) {
@@ -84,7 +84,10 @@ static void fill(float *to, size_t n, const uint64_t *content, uint32_t n_tokens
 	}
 }
 
-/* Runs n tokens of the order from `at` on. out: the row's outputs in all layers; NULL: only writes K and V. */
+/*
+ * Runs a step with n tokens of the request, from token `at` on. `out` gets the outputs of one row in all layers; NULL:
+ * only stores K and V.
+ */
 static void step(struct play *p, struct skv_seq *seq, uint32_t at, uint32_t n, float *out)
 {
 	const struct skv_model *m = &p->setup->model;
@@ -107,8 +110,8 @@ static void step(struct play *p, struct skv_seq *seq, uint32_t at, uint32_t n, f
 }
 
 /*
- * Only the last token attends. The other tokens' outputs are not compared, and do not influence K and V in this
- * fixture.
+ * Reads the tokens of the prompt that the sequence does not have yet. Only the last token attends: outputs of other
+ * tokens are not compared, and K and V do not depend on outputs here.
  */
 static void read_prompt(struct play *p, struct skv_seq *seq, float *out)
 {
@@ -121,7 +124,10 @@ static void read_prompt(struct play *p, struct skv_seq *seq, float *out)
 	step(p, seq, last, 1, out);
 }
 
-/* Compares the ids of the hit, and the last token's output, with those of reading the whole prompt. */
+/*
+ * Reads the whole prompt without a prefix. Returns whether the ids of the hit differ from the prompt's, or the output
+ * of the last token differs from that of the first reading.
+ */
 static bool differs(struct play *p, const int32_t *hit, uint32_t n_hit)
 {
 	const struct skv_model *m = &p->setup->model;
@@ -225,7 +231,11 @@ int player_start(struct player *p, const struct player_setup *setup)
 		close(fd[1]);
 		return e;
 	}
-	if (p->pid == 0) { /* without the sockets of other players, which would otherwise never see their peer close */
+	/*
+	 * The player's process closes the sockets of other players: while it had them, those would never see their peer
+	 * close.
+	 */
+	if (p->pid == 0) {
 		dup2(fd[1], STDIN_FILENO);
 		close_range(STDERR_FILENO + 1, ~0u, 0);
 		run(setup, STDIN_FILENO);

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/prefixes.c - sparsekv-bench prefixes: plays a trace of requests, as sparsekv-bench scale simulates it,
- * against running daemons.
+ * bench/prefixes.c - sparsekv-bench prefixes: plays a trace of requests against running daemons, and measures how many
+ * tokens they find in sealed prefixes.
  *
- * The trace file assigns each request to a host, so simulation and daemons get the same prompts on the same hosts.
- * Requests are played one after the other, without the time between them. Each request waits until the daemon has
- * sent the previous request's sealed blocks to the store: as in the simulation, the next request finds what a request
- * leaves.
+ * sparsekv-bench scale simulates the same traces. The trace file assigns each request to a host, so the simulation and
+ * the daemons get the same prompts on the same hosts. Requests are played one after the other, without the pauses
+ * between them. After each request the benchmark waits until the daemon has sent the sealed blocks to the store, so
+ * that the next request finds them, as in the simulation.
  */
 #include "bench/bench.h"
 #include "bench/prefixes-player.h"
@@ -22,7 +22,7 @@
 #define MAX_SOCKETS 64
 #define VOCABULARY (1u << 17)
 #define CTL_MS 60000
-#define SETTLE_US 2000 /* interval for asking whether the daemon is still sending */
+#define SETTLE_US 2000 /* microseconds between two questions whether the daemon is still sending */
 
 struct options {
 	const char *replay, *socket[MAX_SOCKETS], *policy, *name, *csv;
@@ -30,7 +30,8 @@ struct options {
 	long uid, settle;
 	uint32_t layers, heads, kv_heads, dim;
 	bool check;
-	double expect, within; /* percent, and percentage points; expect below 0: not checked */
+	/* expected percentage of hit tokens (below 0: not checked), and the allowed difference in percentage points */
+	double expect, within;
 };
 
 static const struct column columns[] = {
@@ -53,7 +54,7 @@ struct times {
 
 struct figures {
 	uint64_t requests, prompt_tokens, hit_tokens, fetched_tokens;
-	struct times of[2]; /* misses and hits */
+	struct times of[2]; /* [0]: requests without a hit; [1]: requests with a hit */
 };
 
 static int times_add(struct times *t, double ms)
@@ -91,7 +92,7 @@ static void row(struct report *r, const char *host, struct figures *t)
 		struct times *x = &t->of[i];
 
 		median[i] = x->n ? bench_median(x->ms, x->n) : NAN;
-		p90[i] = x->n ? x->ms[x->n - 1 - x->n / 10] : NAN; /* bench_median() has sorted them */
+		p90[i] = x->n ? x->ms[x->n - 1 - x->n / 10] : NAN; /* bench_median() has sorted the times */
 	}
 	report_row(r, host, (double)t->requests, (double)t->prompt_tokens, (double)t->hit_tokens, hit_percent(t),
 	           (double)t->fetched_tokens, (double)t->of[1].n, median[1], p90[1], median[0], p90[0]);
@@ -105,16 +106,16 @@ static void figures_deinit(struct figures *t)
 
 /* ---- hosts and their players --------------------------------------------------------------------- */
 
-/* The players of a user, at most one for each host. */
+/* The players of one user, up to one for each host. */
 struct user {
 	struct user *next;
 	uint32_t tenant;
-	struct player player[MAX_SOCKETS]; /* pid 0: not started */
+	struct player player[MAX_SOCKETS]; /* [host]; pid 0: not started */
 };
 
 struct host {
 	struct skv_ctl ctl;
-	uint64_t fetched_before; /* tokens fetched before this run */
+	uint64_t fetched_before; /* tokens that the daemon had fetched from the store before this run */
 	struct figures figures;
 };
 
@@ -130,7 +131,10 @@ struct playing {
 	uint64_t differ;
 };
 
-/* Counts prefix jobs in progress, and tokens fetched from the store since the daemon started. */
+/*
+ * Asks the daemon for its jobs with the prefix store that are not done, and for the tokens fetched from the store since
+ * it started.
+ */
 static int ask(struct host *h, uint64_t *ret_jobs, uint64_t *ret_fetched)
 {
 	json_t *status, *prefixes;
@@ -147,7 +151,7 @@ static int ask(struct host *h, uint64_t *ret_jobs, uint64_t *ret_fetched)
 	return e;
 }
 
-/* Waits until everything sealed is in the store. */
+/* Waits until everything sealed is in the store, or until the time of --settle is over. */
 static int settle(const struct playing *w, struct host *h)
 {
 	const double until = bench_now() + (double)w->o->settle / 1e3;
@@ -181,7 +185,7 @@ static int hosts_open(struct playing *w)
 	return 0;
 }
 
-/* Returns the player of a tenant at a host; NULL after printing an error. */
+/* Returns the player of a tenant at a host, and starts it if necessary; NULL after printing an error. */
 static struct player *player_of(struct playing *w, uint32_t host, uint32_t tenant)
 {
 	struct player_setup setup = {.socket = w->o->socket[host], .policy = w->o->policy, .model = w->model, .check = w->o->check};
@@ -191,7 +195,7 @@ static struct player *player_of(struct playing *w, uint32_t host, uint32_t tenan
 	if (w->o->uid)
 		setup.uid = (uid_t)w->o->uid + tenant;
 	else
-		tenant = 0; /* one user plays all tenants, whose prompts differ */
+		tenant = 0; /* one user plays all tenants; they share no prefixes, because their prompts differ */
 	while (u && u->tenant != tenant)
 		u = u->next;
 	if (!u) {
@@ -233,7 +237,7 @@ static int trace_begin(struct playing *w)
 	return e < 0 ? bad_trace(w, e) : 0;
 }
 
-/* Finds the longest sequence, and checks the number of hosts. */
+/* Finds the longest sequence of the trace, and checks that there is a daemon for each host. */
 static int look_through(struct playing *w)
 {
 	struct scale_request r;

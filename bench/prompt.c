@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SLICE 4096u /* tokens whose rows are made at once */
-#define TURNING 4u  /* pairs of elements that rotate */
+#define SLICE 4096u /* number of tokens whose rows are made at once */
+#define TURNING 4u  /* number of pairs of elements that rotate with the position */
 
-/* Converts to fp16 by truncation, for numbers that are neither tiny nor huge. */
+/* Converts a number that is neither tiny nor huge to fp16, by truncation. */
 static uint16_t half(float x)
 {
 	uint32_t u;
@@ -30,7 +30,7 @@ static void put(uint32_t dtype, void *to, size_t i, float x)
 		((uint16_t *)to)[i] = dtype == SKV_F16 ? half(x) : (uint16_t)(u >> 16);
 }
 
-/* Sets the first elements of each head's rows to the rotation at positions from `from` on. */
+/* Sets the first elements of each head, in n rows, to the rotation at the positions from `from` on. */
 static void turn(const struct prompt *p, void *rows, uint32_t heads, uint32_t from, uint32_t n)
 {
 	const struct skv_shape *sh = &p->fixture.sh;
@@ -89,7 +89,7 @@ uint32_t prompt_cut(struct prompt *p, uint32_t from, uint32_t to, uint32_t step,
 	return n;
 }
 
-/* n random elements, away from 0. */
+/* Returns n random elements with magnitudes from 0.5 to 1. */
 static void *random_rows(const struct prompt *p, uint64_t *rng, size_t n)
 {
 	const uint32_t dtype = p->fixture.sh.io_dtype;
@@ -102,7 +102,7 @@ static void *random_rows(const struct prompt *p, uint64_t *rng, size_t n)
 	return x;
 }
 
-/* Writes K and V of all tokens, and q of the prompt. */
+/* Stores K and V of all tokens in the pool, and makes q of the prompt. */
 static void fill(struct prompt *p)
 {
 	struct kernel_fixture *b = &p->fixture;

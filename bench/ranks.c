@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/ranks.c - sparsekv-bench ranks: decode steps of a batch on one process with all heads, and on tensor-parallel
- * ranks with a part of the heads each. It shows what ranks save, and what their agreement costs.
+ * bench/ranks.c - sparsekv-bench ranks: measures decode steps of one process with all heads, and of tensor-parallel
+ * ranks that have a part of the heads each: how much time ranks save, and how much their communication costs.
  *
- * Ranks only attend: they have no weights, and exchange only scores and commits. On devices, rank r uses the r-th
- * device, and ranks communicate through NCCL. In host memory each rank has a part of the processor's threads.
+ * The ranks here compute only attention: they have no model weights, and exchange only scores and commits. On devices,
+ * rank r uses the r-th device from the given one, and ranks communicate through NCCL. In host memory each rank has a
+ * part of the threads.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
@@ -37,12 +38,18 @@ static const struct {
 	enum stack_how how;
 } launches[] = {{"calls", STACK_CALLS}, {"replayed", STACK_REPLAY}};
 
-/* Times of one run, by the device's clock: attention of all layers, and whole steps until they are done. */
+/*
+ * Times of one run in milliseconds, by kind of launch: attention of all layers, by the device's clock, and whole steps
+ * until all work is done.
+ */
 struct run {
 	double attention[2][MAX_SAMPLES], step[2][MAX_SAMPLES];
 };
 
-/* `scores` false: does not reduce scores, to measure what the reduction costs. The selection is then wrong. */
+/*
+ * Reduces scores between ranks. If `scores` is false, scores are not reduced, to measure what this saves; the selection
+ * of tokens is then wrong.
+ */
 struct agreement {
 	int (*all_reduce_max)(void *ctx, float *data, size_t count, void *stream);
 	void *ctx;
@@ -108,13 +115,13 @@ static void be_rank(const struct options *o, const char *socket, const char *pol
 	exit(eng_ranks_end(ranks, 0, &err) < 0);
 }
 
-/* Each run is a process of its own, because CUDA does not survive fork(). Returns 0 or -1. */
+/* Runs one measurement in a process of its own, because CUDA does not survive fork(). Returns 0 or -1. */
 static int run(const struct options *o, const char *socket, const char *policy, uint32_t n, bool scores, uint32_t batch, struct run *to)
 {
 	pid_t pid;
 	int status;
 
-	fflush(NULL); /* otherwise the child's exit would print buffered output again */
+	fflush(NULL); /* otherwise the child process would print the buffered output again when it exits */
 	pid = fork();
 	if (pid == 0)
 		be_rank(o, socket, policy, n, scores, batch, to);
@@ -171,7 +178,7 @@ static const char about[] =
 	"by the device's clock, and steps from their begin until they are done; with scores that select for all heads\n"
 	"reduced between ranks, as they must be, and left as they are, which shows what the reduction costs.";
 
-/* Returns 0: continue; -1: an error was reported. */
+/* Returns 0, or -1 after an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct eng_option table[] = {

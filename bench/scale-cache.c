@@ -8,21 +8,22 @@
 
 /* ---- a tier of blocks ---------------------------------------------------------------------------- */
 
-/* Two orders of the same blocks: by last use, and by insertion. */
+/* A tier keeps its blocks in two orders: by last use, and by insertion. */
 enum order { BY_USE, BY_AGE, ORDERS };
 
 struct block {
 	uint64_t key, since_us;
-	/* next older and newer block; in free blocks after[0] is the next free one */
+	/* in both orders, the next older and the next newer block; for a free entry, after[0] is the next free entry */
 	uint32_t before[ORDERS], after[ORDERS];
-	uint32_t chain;                         /* next block in the same bucket */
+	uint32_t chain;                         /* next block in the same hash bucket */
 };
 
 struct tier {
-	uint64_t capacity;          /* in blocks */
-	uint32_t n, room, high;     /* number of blocks; allocated entries; entries used so far */
-	uint32_t buckets;           /* a power of two, equal to room */
-	uint32_t unused;            /* the first free block */
+	uint64_t capacity;          /* most blocks */
+	/* number of blocks; number of allocated entries; number of entries that were ever used */
+	uint32_t n, room, high;
+	uint32_t buckets;           /* number of hash buckets; a power of two, equal to `room` */
+	uint32_t unused;            /* first free entry; NONE: no free entry */
 	uint32_t oldest[ORDERS], newest[ORDERS];
 	struct block *block;
 	uint32_t *bucket;
@@ -91,7 +92,7 @@ static int tier_grow(struct tier *t)
 		return -ENOMEM;
 	t->bucket = bucket;
 	t->room = t->buckets = room;
-	memset(bucket, 0xff, room * sizeof *bucket); /* NONE */
+	memset(bucket, 0xff, room * sizeof *bucket); /* sets all buckets to NONE */
 	for (uint32_t i = t->oldest[BY_USE]; i != NONE; i = t->block[i].after[BY_USE]) {
 		uint32_t *head = bucket_of(t, t->block[i].key);
 
@@ -101,7 +102,7 @@ static int tier_grow(struct tier *t)
 	return 0;
 }
 
-/* Inserts a new block as the newest one. */
+/* Inserts a block as the newest one in both orders. */
 static int tier_insert(struct tier *t, uint64_t key, uint64_t now_us)
 {
 	uint32_t i = t->unused, *head;
@@ -147,7 +148,7 @@ struct scale_cache {
 	struct scale_counts counts;
 	struct host *host;
 	struct tier store;
-	uint64_t *key; /* keys of the request's blocks */
+	uint64_t *key; /* keys of the current request's blocks */
 	uint32_t room;
 };
 
@@ -205,8 +206,8 @@ static uint64_t mix(uint64_t a, uint64_t b)
 
 /*
  * Computes the keys of the first `n` blocks of prompt and answer. A key depends on the parts of segments in its block
- * and on the previous key. Equal parts have equal tokens, and a content always has the same length, so this is
- * equivalent to hashing token ids.
+ * and on the key of the block before. Equal parts have equal tokens, and all segments with the same content have the
+ * same length, so hashing segments is equivalent to hashing token ids.
  */
 static void make_keys(uint64_t *key, uint32_t n, const struct scale_request *r)
 {
@@ -250,7 +251,10 @@ static void expire(struct scale_cache *c, uint64_t now_us)
 	}
 }
 
-/* Returns how many of the first `most` blocks are found; hit[]: blocks found in each tier. */
+/*
+ * Returns how many of the first `most` blocks are found before one is missing. hit[] counts the blocks found in each
+ * tier.
+ */
 static uint32_t look_up(const struct scale_cache *c, const struct host *h, uint32_t most, uint64_t hit[SCALE_TIERS])
 {
 	uint32_t i;
@@ -269,8 +273,8 @@ static uint32_t look_up(const struct scale_cache *c, const struct host *h, uint3
 }
 
 /*
- * Updates the store: blocks that the host read become recently used; blocks that it computed, from n_hit on, are
- * written.
+ * Updates the store after a request: blocks that the host read from the store become the most recently used; blocks
+ * that the host computed, those from index n_hit on, are written to the store.
  */
 static int put_in_store(struct scale_cache *c, const struct host *h, uint32_t n_hit, uint32_t n, uint64_t now_us)
 {
@@ -298,7 +302,7 @@ static int put_in_store(struct scale_cache *c, const struct host *h, uint32_t n_
 	return 0;
 }
 
-/* Puts all n blocks into memory; blocks that no longer fit go to the disk. */
+/* Puts all n blocks of a request into the host's memory. Blocks that no longer fit in memory are moved to the disk. */
 static int put_in_memory(struct scale_cache *c, struct host *h, uint32_t n, uint64_t now_us)
 {
 	for (uint32_t i = n; i-- > 0;) {

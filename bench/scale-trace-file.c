@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/scale-trace-file.c - traces as text: written by one run, read by another or by a program that drives real
- * daemons.
+ * bench/scale-trace-file.c - writes traces of requests as text, and reads them: by another run of sparsekv-bench, or by
+ * a program that plays them against real daemons.
  */
 #include "bench/scale-trace.h"
 #include <errno.h>
@@ -25,7 +25,7 @@ void scale_write_request(FILE *f, const struct scale_request *r)
 	fputc('\n', f);
 }
 
-/* Reads the next line, without its end. Returns 1, or 0 at the end of the file. */
+/* Reads the next line, without its line end. Returns 1, or 0 at the end of the file. */
 static int read_line(struct scale_reader *s)
 {
 	ssize_t n = getline(&s->text, &s->text_size, s->file);
@@ -44,7 +44,10 @@ static int wrong(struct scale_reader *s, const char *why)
 	return -EINVAL;
 }
 
-/* Parses a number up to `most` at *at, which must be followed by `after` or the end of the line. Advances *at. */
+/*
+ * Parses a number of at most `most` at *at, and advances *at behind it. The number must be followed by `after` or by
+ * the end of the line.
+ */
 static bool take(char **at, int base, char after, uint64_t most, uint64_t *ret)
 {
 	char *end;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/scale-trace.c - generates traces. Active chats are in a heap, ordered by the time of their next request; the
- * next chat's arrival is stored separately. Each chat, each system prompt and the arrivals have their own random
- * numbers, so that a chat's content does not depend on other chats.
+ * bench/scale-trace.c - generates traces of requests. Active chats are in a heap, ordered by the time of their next
+ * request; the time at which the next new chat begins is stored separately. Each chat, each system prompt and the
+ * arrivals of chats have their own random numbers, so that the content of a chat does not depend on other chats.
  */
 #include "bench/scale-trace.h"
 #include <errno.h>
@@ -48,7 +48,7 @@ uint32_t scale_token(uint64_t content, uint32_t position, uint32_t n_vocab)
 	return (uint32_t)(mix(content, position + 1ull) % n_vocab);
 }
 
-/* A number above 0 and below 1. */
+/* Returns a random number above 0 and below 1. */
 static double draw_unit(uint64_t *state)
 {
 	return ((double)(bench_random(state) >> 11) + 0.5) * 0x1p-53;
@@ -59,7 +59,7 @@ static double draw_exponential(uint64_t *state, double mean)
 	return -mean * log(draw_unit(state));
 }
 
-/* Returns at least 1. */
+/* Returns a random length in tokens, at least 1. */
 static uint32_t draw_length(uint64_t *state, const struct scale_lengths *l)
 {
 	const double z = sqrt(-2 * log(draw_unit(state))) * cos(2 * M_PI * draw_unit(state));
@@ -68,24 +68,25 @@ static uint32_t draw_length(uint64_t *state, const struct scale_lengths *l)
 	return x < 1 ? 1 : x > 1e9 ? 1000000000 : (uint32_t)x;
 }
 
-/* Returns at least 1. */
+/* Returns a random number of turns, at least 1. */
 static uint32_t draw_turns(uint64_t *state, double mean)
 {
-	const double u = draw_unit(state); /* drawn in any case, so that `mean` does not change other random numbers */
+	/* drawn even if it is not used, so that the numbers drawn later do not depend on `mean` */
+	const double u = draw_unit(state);
 
 	return mean > 1 ? 1 + (uint32_t)(log(u) / log1p(-1 / mean)) : 1;
 }
 
 /* ---- the trace ----------------------------------------------------------------------------------- */
 
-/* Separate series of random numbers of one seed. */
+/* Streams of random numbers that are derived from one seed. */
 enum { OF_ARRIVALS = 1, OF_CHATS, OF_PROMPTS, OF_HOSTS };
 
 struct chat {
 	uint64_t time_us; /* time of the next request */
 	uint64_t id, random;
 	uint32_t tenant, turn, turns;
-	/* segments: a system prompt, then messages and answers alternately, ending with a message */
+	/* segments of the prompt: a system prompt, then messages and answers in turn, the last one a message */
 	uint32_t said, room;
 	struct scale_segment *segments;
 	uint32_t n_prompt, n_contents;
@@ -95,9 +96,9 @@ struct chat {
 struct scale_trace {
 	struct scale_trace_params p;
 	uint64_t left, arrivals, next_us, next_id;
-	double next; /* in seconds; next_us is the same, rounded */
+	double next; /* time at which the next chat begins, in seconds; next_us is the same in whole microseconds */
 	double *tenants, *prompts; /* cumulative probabilities */
-	struct chat **heap, *current; /* current: the chat whose request the caller has */
+	struct chat **heap, *current; /* heap of active chats; `current` is the chat whose request was returned last */
 	size_t n, room;
 };
 
@@ -165,7 +166,10 @@ static struct scale_segment draw_segment(struct chat *c, const struct scale_leng
 	return (struct scale_segment){mix(c->id, ++c->n_contents), n < most ? n : most};
 }
 
-/* Draws a message, if requested, and the next answer. Returns 1; 0: they do not fit; -ENOMEM. */
+/*
+ * Draws the next answer of a chat and, if `message` is true, a message before it. Returns 1; 0 if the limit of tokens
+ * leaves no room for them; or -ENOMEM.
+ */
 static int prompt_and_answer(const struct scale_trace *t, struct chat *c, bool message)
 {
 	const struct scale_workload *w = &t->p.workload;
@@ -179,7 +183,7 @@ static int prompt_and_answer(const struct scale_trace *t, struct chat *c, bool m
 	return r < 0 ? r : 1;
 }
 
-/* The content identifies the system prompt, and seeds its length. */
+/* Returns the segment of a system prompt. Its content identifies the system prompt, and is the seed of its length. */
 static struct scale_segment system_prompt(const struct scale_trace *t, uint32_t tenant, uint32_t prompt)
 {
 	const uint32_t most = t->p.workload.max_tokens / 2 - 1;
@@ -264,7 +268,8 @@ static int arrive(struct scale_trace *t)
 	c->turns = draw_turns(&c->random, w->turns);
 	c->tenant = draw_of(&c->random, t->tenants, w->tenants);
 	r = say(c, system_prompt(t, c->tenant, draw_of(&c->random, t->prompts, w->prompts)));
-	r = r < 0 ? r : prompt_and_answer(t, c, true); /* answer and system prompt always leave room for a message */
+	/* the answer and the system prompt always leave room for a message */
+	r = r < 0 ? r : prompt_and_answer(t, c, true);
 	r = r < 0 ? r : heap_push(t, c);
 	if (r < 0)
 		chat_free(c);
@@ -272,16 +277,16 @@ static int arrive(struct scale_trace *t)
 	return r;
 }
 
-/* Prepares a chat's next turn. Returns 1; 0: the chat is over; -ENOMEM. */
+/* Prepares the next turn of a chat. Returns 1; 0 if the chat is over; or -ENOMEM. */
 static int next_turn(const struct scale_trace *t, struct chat *c)
 {
-	const uint32_t turns = c->said / 2; /* messages so far */
+	const uint32_t turns = c->said / 2; /* number of messages so far */
 	int r;
 
 	if (c->turn == c->turns)
 		return 0;
 	if (draw_unit(&c->random) < t->p.workload.branch) {
-		/* number of turns that stay unchanged */
+		/* number of turns before the one that the chat goes back to */
 		const uint32_t back = (uint32_t)(bench_random(&c->random) % turns);
 		const bool edited = bench_random(&c->random) & 1;
 

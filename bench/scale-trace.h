@@ -2,25 +2,28 @@
 /*
  * bench/scale-trace.h - traces of requests: generated from a few parameters, or read from a file.
  *
- * Each tenant has a few system prompts, which its users share. A chat begins with one of these and has turns: a
- * message, then an answer. The next turn's prompt is everything so far and a new message. Some turns go back to an
- * earlier one: its message is edited, or its answer is generated again. Each request is routed to a host.
+ * Each tenant has a few system prompts, which its users share. A chat begins with one of these system prompts and has
+ * turns. A turn is a message of the user, then an answer; it is one request, whose prompt is the chat up to and with
+ * the message. Some turns go back to an earlier turn: the message of that turn is edited, or its answer is generated
+ * again. Each request is routed to a host.
  *
- * A prompt is a list of segments. A segment is a content and a length. scale_token() maps it to tokens, so a run with
- * real daemons has the same prompts and blocks as the simulation. In a trace a content always has the same length,
- * and two contents share tokens only by chance.
+ * A prompt is a list of segments. A segment has a content (a 64-bit number) and a length in tokens. scale_token()
+ * computes the tokens of a segment, so that a run with real daemons has the same prompts and blocks as the simulation.
+ * All segments of a trace with the same content have the same length. Segments with different contents have equal
+ * tokens only by chance.
  *
- * The content and time of chats depend only on the seed and the workload. Hosts and routing affect only request.host.
+ * The contents and times of the requests depend only on the seed and the workload. The number of hosts and the routing
+ * affect only the host of a request.
  *
- * The file has a line
+ * The file of a trace begins with the line
  *
  *     sparsekv-bench-scale 1 hosts HOSTS
  *
- * and a line for each request, in order of time:
+ * and has then a line for each request, in order of time:
  *
  *     MICROSECONDS HOST TENANT CHAT TURN ANSWER SEGMENT...
  *
- * ANSWER and each SEGMENT of the prompt are CONTENT:TOKENS, with the content in hexadecimal digits; all other numbers
+ * ANSWER and each SEGMENT of the prompt have the form CONTENT:TOKENS, where CONTENT is hexadecimal; all other numbers
  * are decimal.
  */
 #ifndef SKV_BENCH_SCALE_TRACE_H
@@ -38,28 +41,33 @@ enum scale_routing {
 	SCALE_ROUTING_PREFIX, /* all requests with one system prompt to one host */
 };
 
-/* Lengths in tokens: log-normal with this mean, and this standard deviation of the logarithm. */
+/*
+ * A distribution of lengths in tokens: log-normal, with the mean `mean`, and with `sigma` as the standard deviation of
+ * the logarithm.
+ */
 struct scale_lengths {
 	double mean, sigma;
 };
 
 struct scale_workload {
 	uint32_t tenants, prompts;   /* number of tenants; number of each tenant's system prompts */
-	double zipf;                 /* exponent of the popularity of tenants, and of each tenant's system prompts */
+	/* exponent of the Zipf distribution of requests over tenants, and over a tenant's system prompts */
+	double zipf;
 	struct scale_lengths system, message, answer;
-	double turns;                /* of a chat: geometric with this mean, at least 1 */
-	double think;                /* seconds between requests of a chat: exponential with this mean */
-	double branch;               /* share of turns after the first that go back to an earlier one */
-	double rate;                 /* requests a second, over all hosts; chats arrive as a Poisson process */
-	/* limit of prompt and answer together: a message is cut, or a chat ends, to stay within it */
+	double turns;                /* number of turns of a chat: geometric distribution with this mean, at least 1 */
+	double think; /* seconds between two requests of a chat: exponential distribution with this mean */
+	double branch;               /* share of the turns after the first that go back to an earlier turn */
+	double rate;                 /* requests a second over all hosts; chats begin as a Poisson process */
+	/* most tokens of prompt and answer together; a message is cut, or a chat ends, to stay within this limit */
 	uint32_t max_tokens;
 };
 
 /*
- * conversation and toolagent are within a tenth of the traces of those names that Mooncake published (Qin et al.,
- * FAST'25, https://github.com/kvcache-ai/Mooncake, FAST25-release/traces) in mean lengths (prompts of 12,035 and
- * 8,596 tokens, answers of 343 and 182), in rate (12,031 and 23,608 requests in an hour), and in the share of prompts
- * that can be reused (40 and 59 %). Their other parameters, and all of chat's, are assumed.
+ * The workloads conversation and toolagent differ by at most a tenth from the traces with the same names that Mooncake
+ * published (Qin et al., FAST'25, https://github.com/kvcache-ai/Mooncake, FAST25-release/traces) in mean lengths
+ * (prompts of 12,035 and 8,596 tokens, answers of 343 and 182), in rate (12,031 and 23,608 requests in an hour), and in
+ * the share of prompts that can be reused (40 and 59 %). Their other parameters, and all parameters of the workload
+ * chat, are assumptions.
  */
 enum scale_workload_name { SCALE_CONVERSATION, SCALE_TOOLAGENT, SCALE_CHAT };
 extern const char *const scale_workload_names[]; /* NULL-terminated, indexed by the enum */
@@ -67,7 +75,7 @@ struct scale_workload scale_workload(enum scale_workload_name);
 
 struct scale_trace_params {
 	uint64_t seed;
-	uint64_t requests; /* of the trace */
+	uint64_t requests; /* number of requests of the trace */
 	uint32_t hosts;
 	enum scale_routing routing;
 	struct scale_workload workload;
@@ -82,20 +90,20 @@ struct scale_request {
 	uint64_t time_us;
 	uint64_t chat;
 	uint32_t host, tenant;
-	uint32_t turn;                      /* number within its chat, from 1 on */
+	uint32_t turn;                      /* number of the turn within its chat, from 1 on */
 	uint32_t n_segments;
 	const struct scale_segment *prompt; /* [n_segments]; valid until the next request is read */
-	uint32_t n_prompt;                  /* total tokens, at least 1 */
+	uint32_t n_prompt;                  /* tokens of all segments, at least 1 */
 	struct scale_segment answer;
 };
 
-/* The token at a position of a content, from 0 to n_vocab - 1. */
+/* Returns the token at a position of a segment with this content, from 0 to n_vocab - 1. */
 uint32_t scale_token(uint64_t content, uint32_t position, uint32_t n_vocab);
 
-/* Generates a trace's requests in order of time. NULL: no memory. */
+/* Starts to generate a trace, whose requests come in order of time. NULL: no memory. */
 struct scale_trace *scale_trace_new(const struct scale_trace_params *);
 struct scale_trace *scale_trace_free(struct scale_trace *); /* NULL is ignored; returns NULL */
-/* Returns 1: *ret is set; 0: no more requests; -ENOMEM. */
+/* Generates the next request. Returns 1 if *ret is set, 0 if there are no more requests, or -ENOMEM. */
 int scale_trace_next(struct scale_trace *, struct scale_request *ret);
 
 /* ---- files ----------------------------------------------------------------------------------- */
@@ -112,13 +120,16 @@ struct scale_reader {
 	size_t text_size;
 	struct scale_segment *segments;
 	uint32_t room;
-	const char *error; /* what is wrong with the line */
+	const char *error; /* text that tells what is wrong with the current line */
 };
 
-/* Returns 0, or -EINVAL with `error`. scale_reader_deinit() must be called in both cases. */
+/*
+ * Reads the first line. Returns 0, or -EINVAL with a text in `error`. The caller must call scale_reader_deinit() in
+ * both cases.
+ */
 int scale_reader_init(struct scale_reader *, FILE *);
 void scale_reader_deinit(struct scale_reader *);
-/* As scale_trace_next(), or -EINVAL with `error`. */
+/* Reads the next request. Returns as scale_trace_next(), or -EINVAL with a text in `error`. */
 int scale_reader_next(struct scale_reader *, struct scale_request *ret);
 
 #endif

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/scale.c - sparsekv-bench scale: simulates how much of their prompts hosts find in their memory, on their
- * disks and in a shared store.
+ * bench/scale.c - sparsekv-bench scale: simulates hosts that share prefixes, and reports how much of the prompts they
+ * find in their memory, on their disks and in a shared store.
  *
- * A trace of requests is generated (scale-trace.h) or read from a file, and goes through the tiers (scale-cache.h).
- * There is a row for each policy, routing and store size, all with the same trace. The size of a token under a policy
- * is its marginal bytes: pages of K and V, codes and references by the library's rules of lengths, as in
- * sparsekv-bench memory --geometry. Blocks are transferred as they are stored, so a policy that compresses moves
- * fewer bytes.
+ * A trace of requests is generated (scale-trace.h) or read from a file, and its prompts are looked up in the tiers
+ * (scale-cache.h). The table has a row for each policy, routing and size of the store, all with the same trace. The
+ * bytes of a token under a policy are computed as the growth of a long sequence: its pages of K and V, codes and
+ * references, by the client library's rules, as in sparsekv-bench memory --geometry. Blocks are transferred in their
+ * stored form, so a policy that compresses moves fewer bytes.
  */
 #include "bench/bench.h"
 #include "bench/geometry.h"
@@ -21,24 +21,25 @@
 #include <string.h>
 
 #define MIB (UINT64_C(1) << 20)
-#define MARGINAL_TOKENS 32768u /* marginal bytes are the growth from this length to twice the length */
+/* bytes of a token are the growth of a sequence from this length to twice this length, per token */
+#define MARGINAL_TOKENS 32768u
 
 struct options {
-	/* bytes of a token */
+	/* options for the bytes of a token */
 	const char *policy[BENCH_LIST_MAX];
 	int n_policies, n_dtypes;
 	long bytes, layers, dim;
 	uint32_t heads, kv_heads, dtypes[BENCH_LIST_MAX];
-	/* the trace; below 0: the workload's value */
+	/* options of the trace; below 0: the workload's value is used */
 	uint32_t workload, routing[4];
 	int n_routings;
 	long seed, requests, hosts, tenants, prompts, context;
 	double rate, system, message, answer, turns, think, branch;
 	const char *trace, *replay;
-	/* tiers, in MiB */
+	/* sizes of the tiers, in MiB; lifetime of a block in the store, in seconds */
 	long memory, disk, store[BENCH_LIST_MAX], ttl;
 	int n_stores;
-	/* speeds */
+	/* speeds: prefill in tokens/s, network in Gbit/s, disk in GB/s */
 	double prefill, network, disk_rate;
 	const char *csv;
 };
@@ -111,7 +112,7 @@ static void all_marginal_bytes(const struct options *o, double *bytes)
 /* ---- a trace, generated or read -------------------------------------------------------------------- */
 
 struct source {
-	const char *path; /* of the file that is read; NULL: the trace is generated */
+	const char *path; /* path of the file that is read; NULL: the trace is generated */
 	struct scale_trace *made;
 	struct scale_reader read;
 	FILE *file;
@@ -127,7 +128,7 @@ static void source_close(struct source *s)
 	fclose(s->file);
 }
 
-/* Prints what is wrong with a file; returns -1. */
+/* Prints what is wrong with the trace or its file; returns -1. */
 static int bad_file(const struct source *s, int e)
 {
 	char text[256];
@@ -180,7 +181,7 @@ static int source_next(struct source *s, struct scale_request *ret)
 	return e < 0 ? bad_file(s, e) : e;
 }
 
-/* Writes the trace as text. */
+/* Writes the trace to the file of the option --trace. */
 static int write_trace(const struct options *o, uint32_t routing)
 {
 	FILE *f = fopen(o->trace, "w");
@@ -204,7 +205,10 @@ static int write_trace(const struct options *o, uint32_t routing)
 
 /* ---- rows ------------------------------------------------------------------------------------------ */
 
-/* Share of the prefill time that hits save, minus the time for reading from disk and store. */
+/*
+ * Returns the time that hits save (time of prefill, minus time of reading from disk and store), as a share of the
+ * prefill time of all prompts.
+ */
 static double time_saved(const struct options *o, const struct scale_counts *n, double bytes)
 {
 	const double all = (double)n->prompt_tokens / o->prefill;
@@ -305,7 +309,7 @@ static void as_workload(struct options *o)
 	o->context = o->context < 0 ? w.max_tokens : o->context;
 }
 
-/* Fills in defaults and checks that the options fit together. */
+/* Fills in defaults, and checks that the options fit together. */
 static int complete(struct options *o)
 {
 	as_workload(o);
@@ -325,7 +329,7 @@ static int complete(struct options *o)
 	return 0;
 }
 
-/* Returns 0: continue; -1: an error was reported. */
+/* Returns 0, or -1 after an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct eng_option table[] = {

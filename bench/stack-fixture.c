@@ -4,8 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define KV_ROWS 65536u  /* random rows; K and V are taken from random positions in them */
-#define TIMEOUT_MS 60000 /* the daemon must first allocate the memory of large sequences */
+#define KV_ROWS 65536u  /* number of random rows; K and V of a call begin at random positions in them */
+#define TIMEOUT_MS 60000 /* the daemon needs time to allocate the memory of large sequences */
 
 static void die(const char *why)
 {
@@ -36,7 +36,7 @@ static void *get(size_t bytes)
 
 /* ---- start and stop -------------------------------------------------------------------------- */
 
-/* Sets up everything after the connection. */
+/* Sets up everything that is left once the client is connected. */
 static void start(struct stack_fixture *r)
 {
 	const uint32_t device = r->model.device;
@@ -46,7 +46,7 @@ static void start(struct stack_fixture *r)
 	skv_set_timeout(r->client, TIMEOUT_MS);
 	if (device == SKV_DEVICE_HOST)
 		return;
-	/* after the fork of the daemon, because CUDA does not survive fork() */
+	/* this comes after the daemon's fork, because CUDA does not survive fork() */
 	r->device = skv_backend_cuda(why, sizeof why);
 	if (!r->device)
 		die(why);
@@ -91,7 +91,7 @@ static size_t row_bytes(const struct skv_model *m, uint32_t heads)
 	return (size_t)heads * m->head_dim * skv_dtype_bytes(m->io_dtype);
 }
 
-/* Random elements of a dtype, with random sign, magnitude from 0.5 up to 1. */
+/* Fills memory with random elements of a dtype, which have a random sign and magnitudes from 0.5 to 1. */
 static void fill_random(void *to, size_t n, uint32_t dtype)
 {
 	uint64_t rng = 1;
@@ -120,7 +120,7 @@ uint8_t *stack_rows_copy(const struct stack_fixture *r, void *host, size_t bytes
 	return there;
 }
 
-/* Makes rows in the memory that attention uses: random, or zeros. */
+/* Makes rows in the memory that attention uses, filled with random elements or zeros. */
 static uint8_t *rows_new(const struct stack_fixture *r, uint32_t rows, uint32_t heads, bool random)
 {
 	size_t bytes = rows * row_bytes(&r->model, heads);
@@ -184,7 +184,10 @@ void stack_sequences(struct stack_fixture *r, uint32_t n, uint32_t room)
 	}
 }
 
-/* Chooses K and V of a layer; they differ for each `at`. */
+/*
+ * Returns the arguments of a call of attention. K and V are at positions of the buffer that depend on the layer and on
+ * `at`.
+ */
 static struct skv_attn attn_of(const struct stack_fixture *r, uint32_t layer, uint64_t at)
 {
 	size_t bytes = row_bytes(&r->model, r->model.n_kv_heads);
@@ -196,7 +199,7 @@ static struct skv_attn attn_of(const struct stack_fixture *r, uint32_t layer, ui
 		.out = r->out);
 }
 
-/* `reads`: the rows attend, too. */
+/* Calls skv_attend() for all layers. If `reads` is false, the rows do not attend: only their K and V are stored. */
 static void attend_all(struct stack_fixture *r, uint64_t at, bool reads, struct stack_times *t)
 {
 	for (uint32_t layer = 0; layer < r->model.n_layers; layer++) {
@@ -227,7 +230,7 @@ void stack_fill(struct stack_fixture *r, uint32_t n, uint32_t tokens, uint32_t s
 	uint64_t step = 0;
 
 	stack_sequences(r, n, tokens + steps);
-	/* sequence i is filled up to its token `at` */
+	/* sequence i has `at` tokens so far */
 	for (uint32_t i = 0, at = 0; i < n; step++) {
 		uint32_t rows = 0, items = 0;
 		while (i < n && rows < STACK_CHUNK) {
@@ -294,7 +297,7 @@ void stack_drop_forks(struct stack_fixture *r)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Launches the recording; first makes one if none fits this step. */
+/* Launches the recorded graph. If there is none with this step's key, first records one. */
 static void launch(struct stack_fixture *r, struct stack_times *t)
 {
 	const struct skv_backend *d = r->device;

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/step-delta.c - steps through the whole stack (daemon, client library, the policy delta) compared with the
- * policy full: attention alone, and inside a model.
+ * bench/step-delta.c - sparsekv-bench step: compares steps under the policy delta with steps under full, with the whole
+ * stack (daemon, client library, kernels): attention alone, and within a model.
  *
- * The same sequences step under both policies, alternately; they are handed over from one session to the other. On a
- * device a step is a replay of a recording. Writing K and V of new tokens is part of attention here. The model has
- * the shape of one that the paper measures, and random weights.
+ * The two policies take turns with the same sequences, which are handed over from one session to the other. On a device
+ * a step is a replay of a recording. The time of attention includes storing K and V of new tokens. The model has the
+ * shape of a model that the paper (DELTA) measures, and random weights.
  */
 #include "bench/stack-fixture.h"
 #include "bench/step.h"
 #include "engine/forward.h"
 #include <stdlib.h>
 
-#define TURNS 3 /* number of turns of each policy */
-#define WARM 3  /* warm-up steps after a change of sessions, which are not counted */
+#define TURNS 3 /* how often each policy is measured */
+#define WARM 3  /* number of steps after each change of the session that are not counted */
 
 /* ---- attention alone ------------------------------------------------------------------------- */
 
@@ -40,7 +40,10 @@ static void need(int r, const struct eng_error *err)
 	}
 }
 
-/* With 12 heads of 128, hidden is 1536. The other sizes have the proportions of DeepSeek-R1-Distill-Qwen-1.5B. */
+/*
+ * Returns the shape of a model. With 12 heads of dimension 128, `hidden` is 1536; the other sizes have the proportions
+ * of DeepSeek-R1-Distill-Qwen-1.5B.
+ */
 static struct eng_config config_of(const struct step_options *o, uint32_t positions)
 {
 	uint32_t hidden = o->heads * (uint32_t)o->dim;
@@ -60,7 +63,7 @@ static struct eng_config config_of(const struct step_options *o, uint32_t positi
 	};
 }
 
-/* Each token is read by the host before the next step begins. */
+/* Runs steps of the model. The host reads the chosen tokens of each step before the next step begins. */
 static void model_steps(struct stack_fixture *stack, const struct eng_model *model, long n, struct step_times *to)
 {
 	static const int32_t any = 0;
@@ -80,7 +83,7 @@ static void model_steps(struct stack_fixture *stack, const struct eng_model *mod
 		if (i >= 0)
 			to->whole_ms[to->n_whole++] = (bench_now() - begun) * 1e3;
 		for (uint32_t s = 0; s < stack->n; s++)
-			stack->item[s].tokens = NULL; /* the tokens that the last step chose */
+			stack->item[s].tokens = NULL; /* NULL: the input is the tokens that the last step chose */
 	}
 	eng_forward_deinit(&f);
 }
@@ -89,7 +92,7 @@ static void model_steps(struct stack_fixture *stack, const struct eng_model *mod
 
 typedef void take_steps(struct stack_fixture *, const struct eng_model *, long n, struct step_times *);
 
-/* The policies alternate, because the speed of a machine varies. */
+/* Measures both policies. The policies take turns, because the speed of a machine varies over time. */
 static void take_turns(struct report *r, const char *setting, const struct step_options *o, struct stack_fixture *stack,
                        const struct skv_model *shape, const struct eng_model *model, take_steps *steps)
 {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/step-deltakv.c - steps through the whole stack under deltakv, compared with full, and with omnikv, which
- * makes the same selection but reads uncompressed rows: the difference is the cost of decompression and compression.
+ * bench/step-deltakv.c - sparsekv-bench step: compares steps under the policy deltakv with steps under full and omnikv,
+ * with the whole stack (daemon, client library, kernels). omnikv makes the same selection as deltakv but reads
+ * uncompressed rows, so the difference to omnikv is the cost of compression and decompression.
  *
- * The same sequences go from one policy to the next. They are filled without attention. Each policy runs as many
- * steps as every sequence needs to compress equally often; their mean is the cost of a step with everything included.
- * The memory of sequences is the daemon's figure.
+ * The same sequences are measured under one policy after the other. The sequences are filled without attention. Each
+ * policy runs a multiple of BLOCK steps, so that all sequences compress equally often; the mean of these steps is the
+ * whole cost of a step. The memory of the sequences is as reported by the daemon.
  */
 #include <errno.h>
 #include <math.h>
@@ -16,11 +17,11 @@
 #include "bench/step.h"
 #include "daemon/ctl/conn.h"
 
-#define WARM 3            /* warm-up steps after a change of the policy, which are not counted */
-#define BLOCK 32          /* tokens that deltakv compresses at a time */
-#define SLICE 32768u      /* if memory is short: tokens of a prompt that are compressed before more are added */
+#define WARM 3            /* number of steps after a change of the policy that are not counted */
+#define BLOCK 32          /* number of tokens that deltakv compresses at a time */
+#define SLICE 32768u      /* if memory is short: number of prompt tokens that are compressed before more are added */
 #define TIMEOUT_MS 60000
-#define MOST 3            /* most contexts, and budgets */
+#define MOST 3            /* most budgets, and most context lengths */
 
 struct run {
 	struct report *r;
@@ -28,17 +29,17 @@ struct run {
 	struct stack_fixture stack;
 	struct skv_ctl ctl;
 	enum synthetic_rows rows;
-	uint8_t *k, *v; /* the rows */
+	uint8_t *k, *v; /* rows of K and V */
 	char codec[256];
-	double dense_ms, dense_whole_ms; /* of the batch that all policies are measured with */
+	double dense_ms, dense_whole_ms; /* times under full, for the batch that all policies are measured with */
 };
 
-/* Bytes of a token by kind; bytes of a sequence; number of sequences that fit. */
+/* The memory of sequences: bytes of a token by kind; bytes of a sequence; number of sequences that fit. */
 struct account {
 	double kv, codes, refs, sequence, fit;
 };
 
-/* Median time of attention, and mean time of the steps of a policy. */
+/* Figures of a policy: median time of attention, and mean time of a step, in milliseconds. */
 struct figures {
 	double ms, whole_ms;
 };
@@ -60,7 +61,7 @@ static json_t *ask(struct run *x, enum skv_query what)
 	return answer;
 }
 
-/* Memory limit of all sequences together. */
+/* Returns the daemon's limit for the memory of all sequences, in bytes. */
 static double pool_limit(struct run *x)
 {
 	json_t *answer = ask(x, SKV_QUERY_STATUS);
@@ -84,7 +85,11 @@ static struct account look(struct run *x)
 	json_array_foreach(json_object_get(answer, "sequences"), i, seq) {
 		const json_t *pages = json_object_get(seq, "pages");
 
-		if (json_is_null(pages)) /* the daemon limits the time it counts; the other sequences are enough */
+		/*
+		 * the daemon limits the time that it spends on counting pages; the sequences that it did count are
+		 * enough
+		 */
+		if (json_is_null(pages))
 			continue;
 		for (int kind = 0; kind < 3; kind++)
 			bytes[kind] += page * json_number_value(json_object_get(pages, kinds[kind]));
@@ -100,7 +105,7 @@ static struct account look(struct run *x)
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-/* Runs a step of one sequence at token `at`: n tokens of a prompt, without attention, or one decoded token. */
+/* Runs a step of one sequence, from token `at` on: n tokens of a prompt, without attention, or one decoded token. */
 static int step_of(struct run *x, struct skv_seq *seq, uint32_t at, uint32_t n, bool prompt)
 {
 	const struct skv_step_item item = SKV_STEP_ITEM(.seq = seq, .n_tokens = n, .flags = prompt ? SKV_STEP_PROMPT : 0);
@@ -119,8 +124,8 @@ static int step_of(struct run *x, struct skv_seq *seq, uint32_t at, uint32_t n, 
 }
 
 /*
- * Fills a sequence up to `len` tokens. `compresses`: decodes some tokens in between, so that the tokens before them
- * are compressed.
+ * Fills a sequence up to `len` tokens. If `compresses` is true, decodes a token now and then, because the tokens of a
+ * prompt are compressed in the next decode step.
  */
 static int fill(struct run *x, struct skv_seq *seq, uint32_t len, bool compresses)
 {
@@ -137,7 +142,7 @@ static int fill(struct run *x, struct skv_seq *seq, uint32_t len, bool compresse
 	return e;
 }
 
-/* Lengths differ, so that sequences compress in different steps. */
+/* Returns the length of sequence i. Lengths differ, so that the sequences compress in different steps. */
 static uint32_t length_of(const struct run *x, uint32_t i)
 {
 	return (uint32_t)x->o.tokens - i % BLOCK;
@@ -148,13 +153,16 @@ static uint32_t steps_of(const struct run *x)
 	return ((uint32_t)x->o.repeat + BLOCK - 1) / BLOCK * BLOCK;
 }
 
-/* Capacity of a sequence, in tokens. */
+/* Returns the capacity of a sequence in tokens, for steps under this number of policies. */
 static uint32_t room(const struct run *x, uint32_t policies)
 {
 	return (uint32_t)x->o.tokens + policies * (steps_of(x) + WARM) + 1;
 }
 
-/* Number of uncompressed sequences that fit, besides the pages that a prompt step leases ahead. */
+/*
+ * Returns the number of uncompressed sequences that fit in memory beside the pages that a step of a prompt leases ahead
+ * of need.
+ */
 static uint32_t fitting(struct run *x, uint32_t policies)
 {
 	const double layers = x->stack.model.n_layers, page = (double)skv_page_bytes(&x->stack.model);
@@ -218,7 +226,7 @@ static void deltakv_spec(const struct run *x, long budget, char *to, size_t byte
 	snprintf(to, bytes, "deltakv?budget=%ld&bits=4&block=%u&file=%s", budget, BLOCK, x->codec);
 }
 
-/* Adds sequences until no more fit. They are added one by one, and each is compressed while it is filled. */
+/* Adds sequences, one by one, until no more fit. Each sequence is compressed while it is filled. */
 static void fill_up(struct run *x, const char *spec, uint32_t policies)
 {
 	for (;;) {

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/step-kascade.c - the attention of a whole step under Kascade, compared with dense attention in every layer.
+ * bench/step-kascade.c - sparsekv-bench step: compares the attention of a whole step under Kascade with dense attention
+ * in every layer.
  *
- * Layer 0 is dense, and selects. Some of the other layers are anchors: they score all keys to select anew, and attend
- * to their selection. The rest use the last selection. There is one list of tokens for each kv head. Each layer has
- * its own pages, in random order; the kernels select by the weights that they compute. On a device all layers are one
- * recording.
+ * Layer 0 uses dense attention, and selects tokens. Some of the other layers are anchors: they score all keys, select
+ * tokens anew, and attend to their selection. All other layers attend to the last selection before them. A selection
+ * has one list of tokens for each kv head. Each layer has its own pages, in random order. The kernels select tokens by
+ * the weights that they compute. On a device all layers are recorded as one CUDA graph.
  */
 #include "bench/kernel-fixture.h"
 #include "bench/step.h"
 #include <omp.h>
 #include <stdlib.h>
 
-#define ANCHORS 4 /* besides layer 0; evenly spaced */
+#define ANCHORS 4 /* number of anchor layers besides layer 0; they are evenly spaced */
 
 struct kascade {
-	struct kernel_fixture fixture; /* made_tokens is the last selection */
+	struct kernel_fixture fixture; /* its list made_tokens is the last selection */
 	struct skv_scores scores;
 	struct skv_select select;
 };
@@ -53,7 +54,7 @@ static void sparse_step(struct kascade *k)
 	}
 }
 
-/* Returns the milliseconds of a step. `graph`: its recording, NULL on the host. */
+/* Returns the milliseconds of a step. `graph` is the recording of the step; NULL on the host. */
 static double timed(struct kascade *k, void (*step)(struct kascade *), void *graph)
 {
 	struct kernel_fixture *b = &k->fixture;
@@ -65,7 +66,7 @@ static double timed(struct kascade *k, void (*step)(struct kascade *), void *gra
 	return fixture_stop(b);
 }
 
-/* Records a step after running it once, so that the kernels' one-time setup is not recorded. */
+/* Runs a step once, then records it, so that work that the kernels do only at their first use is not recorded. */
 static void *record(struct kascade *k, void (*step)(struct kascade *))
 {
 	const struct skv_backend *d = k->fixture.o->device;

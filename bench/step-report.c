@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/step-report.c - sparsekv-bench step: writes the rows of its table. */
+/* bench/step-report.c - sparsekv-bench step: default options, and the rows of its table. */
 #include <math.h>
 #include "bench/step.h"
 

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* bench/step.c - sparsekv-bench step: runs its settings. */
+/* bench/step.c - sparsekv-bench step: runs the settings (models and policies) that it measures. */
 #include "bench/step.h"
 #include "bench/synthetic-codec.h"
 
-/* Settings that start a daemon come first: they fork, so no threads should exist yet. */
+/*
+ * Settings that start a daemon come first, because starting a daemon forks, and a process should have no threads then.
+ */
 static const struct {
 	void (*run)(struct report *, const struct step_options *);
 } settings[] = {{step_delta}, {step_model}, {step_deltakv}, {step_kascade}};
@@ -28,7 +30,7 @@ struct arguments {
 	const char *csv;
 };
 
-/* Returns 0: continue; -1: an error was reported. */
+/* Returns 0, or -1 after an error was reported. */
 static int parse(struct arguments *a, int argc, char **argv)
 {
 	static const char *const kinds[] = {[SYNTHETIC_RANDOM] = "random", [SYNTHETIC_CLUSTERED] = "clustered", NULL};
@@ -55,7 +57,7 @@ static int parse(struct arguments *a, int argc, char **argv)
 
 	*a = (struct arguments){.step.repeat = 30};
 	for (uint32_t i = 0; i < N_SETTINGS; i++)
-		if (settings[i].run != step_deltakv) /* not by default: it fills all memory */
+		if (settings[i].run != step_deltakv) /* deltakv is no default, because it fills all memory */
 			a->chosen[a->n_chosen++] = i;
 	e = bench_options(&command, argc, argv);
 	o->rows = rows == UINT32_MAX ? 0 : 1 + (int)rows;

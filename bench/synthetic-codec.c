@@ -9,7 +9,7 @@
 #include "formats/safetensors.h"
 
 #define CENTRES 256u
-#define NOISE 0.25f /* share of noise in a row; the centre's is 1 */
+#define NOISE 0.25f /* factor of the noise in a clustered row; that of the centre is 1 */
 
 _Noreturn static void die(const char *what, const char *why)
 {
@@ -17,7 +17,7 @@ _Noreturn static void die(const char *what, const char *why)
 	exit(1);
 }
 
-/* Returns a number from -1 to 1. */
+/* Returns a random number from -1 to 1. */
 static float some(uint64_t *rng)
 {
 	return (float)(int64_t)bench_random(rng) * 0x1p-63f;
@@ -57,7 +57,8 @@ void synthetic_codec(const struct skv_model *m, char *path, size_t room)
 		hidden, NULL}, {"out", d, width, NULL}};
 	static const struct skv_about about[] = {{"sparsekv_codec", "1"}, {"stride", "10"}, {"near", "4"}};
 	struct skv_new_tensor *tensors = calloc(4 * m->n_layers, sizeof *tensors);
-	float *numbers = malloc((size_t)hidden * d * sizeof *numbers); /* shared by all matrices of all layers */
+	/* all matrices of all layers use the same numbers */
+	float *numbers = malloc((size_t)hidden * d * sizeof *numbers);
 	uint64_t rng = 1;
 	char err[256];
 
@@ -87,11 +88,11 @@ static void store(float x, uint32_t dtype, uint8_t *to)
 	memcpy(&bits, &x, sizeof bits);
 	if (dtype == SKV_F32)
 		memcpy(to, &bits, 4);
-	else /* truncation is precise enough */
+	else /* truncation to 16 bits is precise enough */
 		memcpy(to, (uint8_t[]){(uint8_t)(bits >> 16), (uint8_t)(bits >> 24)}, 2);
 }
 
-/* Makes a token's row, before the rotary embedding. */
+/* Makes a token's row of K or V, before the rotary embedding. */
 static void make_row(enum synthetic_rows rows, bool v, uint32_t token, uint32_t n, float *row)
 {
 	uint64_t rng = (uint64_t)token << 8 | v, centre = (uint64_t)token << 8;

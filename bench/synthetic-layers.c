@@ -6,17 +6,17 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Elements of the parts of a vector. */
+/* Number of elements in the parts of a token's vector, and in the whole vector. */
 enum { TOPIC = 64, PLACE = 64, CONTENT = 128, WIDTH = TOPIC + PLACE + CONTENT };
-#define POSITION_STAYS 0.97 /* cosine of the positions of adjacent tokens */
-#define ONE_IN 8         /* of the first tokens is a landmark */
-#define FIRST 8          /* landmarks are in the first eighth of the prompt */
-#define LANDMARK 4.0     /* size of a landmark's content, relative to other tokens */
+#define POSITION_STAYS 0.97 /* cosine between the positions of adjacent tokens */
+#define ONE_IN 8         /* one in so many of the first tokens is a landmark */
+#define FIRST 8          /* landmarks are in the first 1/FIRST of the prompt */
+#define LANDMARK 4.0     /* factor of a landmark's content, relative to that of other tokens */
 
-#define ASKS 1.1   /* approximate deviation of the scores between topics and tokens that are no landmarks */
-#define NEAR 4.0   /* score of a token's own position */
-#define STRAYS 0.02 /* weight of a token's own content in its query */
-#define ADDS 0.2   /* factor of a layer's output when it is added to the vectors */
+#define ASKS 1.1   /* approximate standard deviation of the scores between a topic and tokens that are no landmarks */
+#define NEAR 4.0   /* score of a token's position for itself */
+#define STRAYS 0.02 /* factor of a token's own content in its query */
+#define ADDS 0.2   /* factor of a layer's output when it is added to the tokens' vectors */
 
 struct weights {
 	float *q, *k, *v; /* [WIDTH][heads or kv_heads][dim] */
@@ -26,10 +26,10 @@ struct weights {
 struct synthetic_layers {
 	struct synthetic_shape s;
 	struct weights *layer;
-	float *x; /* [tokens][WIDTH]: input of the first layer */
+	float *x; /* [tokens][WIDTH]: the tokens' vectors, the input of the first layer */
 	struct skv_shape sh;
 	skv_pte *table;
-	struct skv_workspace work; /* of the current call */
+	struct skv_workspace work; /* scratch memory of the current call */
 };
 
 static double normal(uint64_t *rng)
@@ -42,8 +42,8 @@ static double normal(uint64_t *rng)
 /* ---- construction ---------------------------------------------------------------------------- */
 
 /*
- * Fills columns [first, first + n) of each head with a random projection of elements [part, part + width) of a
- * vector; results have this deviation.
+ * Adds to the weights a random projection of a vector's elements [part, part + width) to elements [first, first + n) of
+ * each head. Projected elements have the standard deviation `deviation`.
  */
 static void project(float *w, uint32_t heads, uint32_t dim, uint32_t first, uint32_t n, uint32_t part, uint32_t width,
                     double deviation, uint64_t *rng)
@@ -54,7 +54,10 @@ static void project(float *w, uint32_t heads, uint32_t dim, uint32_t first, uint
 				w[((size_t)i * heads + h) * dim + d] += (float)(deviation * normal(rng) / sqrt(width));
 }
 
-/* Queries and keys use the same projection of the position, so that their score is largest for equal positions. */
+/*
+ * Adds the projections of the position. These projections are the same for queries and keys, so that the score is
+ * largest for equal positions.
+ */
 static void add_position(struct weights *w, const struct synthetic_shape *s, uint64_t *rng)
 {
 	const uint32_t group = s->heads / s->kv_heads, half = s->dim / 2;
@@ -107,7 +110,10 @@ static void make_rows(struct synthetic_layers *k, uint64_t *rng)
 	}
 }
 
-/* Makes a pool for one layer of one sequence. A prompt in one call saves no queries, so it needs no pages for them. */
+/*
+ * Makes a pool for one layer of one sequence. A prompt that is read in one call saves no queries, so the pool needs no
+ * pages for saved queries.
+ */
 static bool make_pool(struct synthetic_layers *k)
 {
 	const struct synthetic_shape *s = &k->s;
@@ -186,7 +192,7 @@ static struct skv_sparse sparse_of(const struct synthetic_shape *s, const struct
 	return sp;
 }
 
-/* Allocates a method's lists. False: out of memory. */
+/* Allocates the lists of a method's tiles. Returns false if there is no memory. */
 static bool make_tiles(const struct synthetic_shape *s, const struct skv_prefill *p, const struct skv_sparse *sp,
                        struct skv_tile_lists *t)
 {
@@ -200,7 +206,10 @@ static bool make_tiles(const struct synthetic_shape *s, const struct skv_prefill
 	return t->ids && t->count;
 }
 
-/* Runs the kernels of a prompt in one call, in their order. */
+/*
+ * Reads the whole prompt in one call of each kernel: first the kernel that makes lists, if the method has one, then
+ * attention.
+ */
 static void attend(struct synthetic_layers *k, const struct skv_batch *batch, const struct synthetic_layer *in,
                    const struct skv_prefill *p, struct skv_sparse *sp, const struct skv_tile_lists *tiles, float *out)
 {

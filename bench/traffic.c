@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/traffic.c - sparsekv-bench traffic: the cost of steps while requests come and go.
+ * bench/traffic.c - sparsekv-bench traffic: measures the time of steps while requests arrive and end.
  *
- * Requests arrive at random with a given mean number per step (a Poisson process), each with the next policy of the
- * list. Their prompts are read one after the other, one chunk in a step, together with the requests that decode; a
- * request ends with the last token of its answer. Lengths of prompts and answers are uniform from half to one and a
- * half times the option's value. K, V and arrivals are pseudo-random: the same for each run with the same options.
+ * Requests arrive at random, with a given mean number per step (a Poisson process). Each request gets the next policy
+ * of the list. Prompts are read one after the other, one chunk in a step, together with the requests that decode. A
+ * request ends with the last token of its answer. The lengths of prompts and answers are uniformly distributed from
+ * half to one and a half times the option's value. K, V and arrivals are pseudo-random: they are the same in each run
+ * with the same options.
  */
 #include "bench/bench.h"
 #include "bench/stack-fixture.h"
@@ -29,19 +30,22 @@ static const struct column columns[] = {
 	{"step", -14}, {"steps", 0}, {"sequences", 1}, {"begin_p50_us", 1}, {"begin_p99_us", 1}, {"step_p50_us", 1}, {"step_p99_us", 1},
 };
 
-/* What happened since the previous step: the first kind that applies. */
+/*
+ * Kinds of steps: with a chunk of a prompt; the first after a request began or stopped decoding; all others. If several
+ * apply, the first one counts.
+ */
 enum { CHUNK, JOINED, LEFT, PLAIN, N_KINDS };
 static const char *const kind_names[N_KINDS] = {"with a chunk", "one joined", "one left", "the same"};
 
 struct request {
 	struct skv_seq *seq;
-	uint32_t prompt, answer; /* rows still to read, and to decode */
+	uint32_t prompt, answer; /* number of rows of the prompt still to read; number of tokens still to decode */
 };
 
 struct traffic {
 	const struct options *o;
 	struct stack_fixture stack;
-	/* the first `decoding` requests decode; a further one, if any, reads its prompt */
+	/* the first `decoding` requests decode; if there is one more, its prompt is being read */
 	struct request request[MAX_REQUESTS];
 	uint32_t n, decoding, waiting, came;
 	uint64_t rng;
@@ -55,7 +59,7 @@ static double chance(struct traffic *t)
 	return (double)(bench_random(&t->rng) >> 11) * 0x1p-53;
 }
 
-/* Uniform from half of n to one and a half times n. */
+/* Returns a random length, uniformly distributed from half of n to one and a half times n. */
 static uint32_t about_as_long(struct traffic *t, long n)
 {
 	const uint32_t x = (uint32_t)((0.5 + chance(t)) * (double)n);
@@ -63,7 +67,7 @@ static uint32_t about_as_long(struct traffic *t, long n)
 	return x ? x : 1;
 }
 
-/* Number of requests that arrive in a step, by Knuth's algorithm. */
+/* Returns the number of requests that arrive in a step (Poisson distribution, by Knuth's algorithm). */
 static uint32_t arrivals(struct traffic *t)
 {
 	uint32_t n = 0;
@@ -99,7 +103,7 @@ static void end_done(struct traffic *t)
 	}
 }
 
-/* Fills the step's items; returns their number. */
+/* Fills the items of the next step, and returns their number. */
 static uint32_t plan(struct traffic *t, struct skv_step_item *item)
 {
 	for (uint32_t i = 0; i < t->decoding; i++)
@@ -121,7 +125,7 @@ static void add(struct traffic *t, uint32_t items, double begin, double whole)
 	t->sequences[kind] += items;
 }
 
-/* Updates the requests after a step. */
+/* Updates the requests after a step: rows that were read, tokens that were decoded. */
 static void follow(struct traffic *t)
 {
 	for (uint32_t i = 0; i < t->decoding; i++)
@@ -175,7 +179,7 @@ static int measure(struct report *r, const void *options)
 	const struct options *o = options;
 	struct skv_model m = SKV_MODEL_INIT;
 	struct traffic *t = calloc(1, sizeof(*t));
-	/* warm-up: until as many requests leave as arrive */
+	/* number of steps before the measurement, until about as many requests end as arrive */
 	const long warm = o->answer + o->prompt / o->chunk;
 
 	if (!t) {
@@ -213,7 +217,7 @@ static const char about[] =
 	"beside those that decode, and they leave with the last token of their answer. Steps are those with a\n"
 	"chunk of a prompt, the first ones after a request joined those that decode, or left them, and others.";
 
-/* Returns 0: continue; -1: an error was reported. */
+/* Returns 0, or -1 after an error was reported. */
 static int parse(struct options *o, int argc, char **argv)
 {
 	const struct eng_option table[] = {

@@ -15,7 +15,10 @@ static int width_of(const struct column *c)
 	return name > least ? name : least;
 }
 
-/* Prints the table's head. Returns 0, or -1 after printing why the CSV cannot be written. */
+/*
+ * Prints the head of the table, and opens the CSV file, if there is one. Returns 0, or -1 after printing why the file
+ * cannot be written.
+ */
 static int report_init(struct report *r, const struct column *columns, int n, const char *csv_path)
 {
 	*r = (struct report){.columns = columns, .n = n, .path = csv_path};
@@ -49,7 +52,7 @@ void report_row(struct report *r, ...)
 		bool quoted = false;
 		if (c->digits < 0) {
 			snprintf(cell, sizeof cell, "%s", va_arg(ap, const char *));
-			quoted = strchr(cell, ','); /* specs contain commas; no cell contains quotes */
+			quoted = strchr(cell, ','); /* policy specs contain commas; no cell contains quotes */
 		} else {
 			double x = va_arg(ap, double);
 			if (!isnan(x))
@@ -64,7 +67,7 @@ void report_row(struct report *r, ...)
 	fflush(stdout);
 }
 
-/* Returns the exit status of the program. */
+/* Closes the CSV file. Returns the exit status of the program. */
 static int report_close(struct report *r)
 {
 	int bad = 0;

@@ -5,7 +5,7 @@
 #include <stdint.h>
 #include <time.h>
 
-/* Monotonic nanoseconds. */
+/* Returns CLOCK_MONOTONIC in nanoseconds. */
 static inline uint64_t skv_now_ns(void)
 {
 	struct timespec t;
@@ -14,7 +14,10 @@ static inline uint64_t skv_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
 }
 
-/* Nanoseconds since 1970: comparable across boots, but may go back. */
+/*
+ * Returns wall-clock time in nanoseconds since 1970. Such times can be compared across boots, but the clock may be set
+ * back.
+ */
 static inline uint64_t skv_real_ns(void)
 {
 	struct timespec t;

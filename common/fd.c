@@ -10,7 +10,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 
-/* Newer than the oldest supported C library and kernel (Linux 6.3). */
+/* These memfd flags exist since Linux 6.3; the oldest supported kernel and C library do not have them. */
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U
 #endif
@@ -47,7 +47,7 @@ uint64_t skv_fd_raise_limit(void)
 
 int skv_open_secret(const char *file, const char **ret_why)
 {
-	/* opening a pipe would block until there is a writer */
+	/* O_NONBLOCK, because opening a named pipe would otherwise wait until another process opens it for writing */
 	const int fd = open(file, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
 	struct stat st;
 
@@ -64,8 +64,8 @@ int skv_open_secret(const char *file, const char **ret_why)
 }
 
 /*
- * Creates an empty memfd, marked as executable or not. The explicit flag overrides vm.memfd_noexec=1; kernels that do
- * not know the two flags return EINVAL and do not need them.
+ * Creates an empty memfd, marked as executable or not. MFD_EXEC and MFD_NOEXEC_SEAL override the sysctl
+ * vm.memfd_noexec=1. Kernels that do not know these flags return EINVAL, and do not have the sysctl.
  */
 static int memfd(const char *name, bool code)
 {

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* common/plan.c - validates a policy's plans, and the arguments of the primitives that its hooks call. */
+/*
+ * common/plan.c - checks the plans that a policy makes for the layers of a model, and the arguments of the primitives
+ * that the policy's hooks call.
+ */
 #include "common/spec.h"
 #include "common/refuse.h"
 
@@ -116,7 +119,7 @@ const char *skv_evict_outside_check(uint32_t layer, const struct skv_window *w, 
 	return skv_window_check(w);
 }
 
-/* Checks the eviction plan of a layer. These checks return NULL or an error text. */
+/* Checks the eviction plan of a layer. This function and the check functions after it return NULL or an error text. */
 static const char *check_eviction(const struct skv_plan *p, uint32_t layer)
 {
 	const struct skv_evict *k = &p->evict;
@@ -151,7 +154,7 @@ static bool bits_of(uint32_t bits, uint32_t most, uint32_t least)
 	return bits >= least && bits <= most && (bits & (bits - 1)) == 0;
 }
 
-/* Checks latent compression. */
+/* Checks the parameters of latent compression. */
 static const char *check_latent(const struct skv_compress *k)
 {
 	if (k->bits ? !bits_of(k->bits, 16, 4) : !k->stride)
@@ -163,7 +166,7 @@ static const char *check_latent(const struct skv_compress *k)
 	return k->sinks > 240 ? "compress: sinks, expected at most 240" : NULL;
 }
 
-/* Checks KV quantization. */
+/* Checks the parameters of KV quantization. */
 static const char *check_quantized(const struct skv_compress *k)
 {
 	if (k->bits != 4 && k->bits != 2)
@@ -186,7 +189,10 @@ const char *skv_compress_check(const struct skv_compress *k)
 	return k->kind == SKV_COMPRESS_QUANT ? check_quantized(k) : check_latent(k);
 }
 
-/* Checks the compression of a layer. `source`: the source of its selection, or the layer itself. */
+/*
+ * Checks the compression plan of a layer. `source`: plan of the layer whose selection the layer attends to, or the
+ * layer's own plan.
+ */
 static const char *check_compression(const struct skv_plan *p, const struct skv_plan *source)
 {
 	const char *wrong = skv_compress_check(&p->compress);
@@ -211,7 +217,7 @@ static bool power_of_two(uint32_t x, uint32_t least, uint32_t most)
 	return x >= least && x <= most && (x & (x - 1)) == 0;
 }
 
-/* Checks Kascade's source of a tile's selected tokens. */
+/* Checks, for a layer with Kascade prefill, the layer that selects the tokens to which the rows of a tile attend. */
 static const char *check_top(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_prefill *p = &plans[layer].prefill, *source = &plans[p->source < layer ? p->source : layer].prefill;
@@ -234,7 +240,7 @@ static const char *check_top(const struct skv_plan *plans, uint32_t layer, const
 	return NULL;
 }
 
-/* Checks the parameters of a sparse prefill method. */
+/* Checks the parameters of a layer's sparse prefill method. */
 static const char *check_rows(const struct skv_prefill *p)
 {
 	const uint32_t *keep = p->keep;
@@ -259,7 +265,7 @@ static const char *check_rows(const struct skv_prefill *p)
 	       p->slash <= SKV_MAX_TOKENS ? NULL : "prefill: vertical and slash are at least 30, and no more than a sequence has";
 }
 
-/* Checks the prefill of a layer. */
+/* Checks the prefill plan of a layer. */
 static const char *check_prefill(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_prefill *p = &plans[layer].prefill;
@@ -289,7 +295,7 @@ static const char *check_sketches(const struct skv_plan *p, const struct skv_mod
 	return p->evict.granularity || p->compress.kind ? "sketches in a layer that evicts or compresses tokens" : NULL;
 }
 
-/* Checks the scores that a plan requests. `itself`: the layer selects its own tokens. */
+/* Checks the scores that a layer's plan requests. `itself`: the layer attends to tokens that it selects itself. */
 static const char *check_scores(const struct skv_plan *p, const struct skv_model *m, bool itself)
 {
 	if (p->scores & ~(uint32_t)(SKV_SCORES_TOKENS | SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS | SKV_SCORES_SKETCHES))
@@ -309,7 +315,7 @@ static const char *check_scores(const struct skv_plan *p, const struct skv_model
 	return NULL;
 }
 
-/* Checks the plan of `layer`, given those of the layers before it. */
+/* Checks the plan of `layer`. The plans of the layers before it have been checked. */
 static const char *check_plan(const struct skv_plan *plans, uint32_t layer, const struct skv_model *m)
 {
 	const struct skv_plan *p = &plans[layer];
@@ -351,7 +357,10 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer, cons
 	return p->mapped ? check_map(p, &plans[p->source], m) : NULL;
 }
 
-/* Returns the plan of a layer with a sliding window, independent of the policy: its window, without eviction. */
+/*
+ * Returns the plan of a layer that has a sliding window in the model, which is the same under every policy: attend to
+ * the window, evict nothing.
+ */
 static struct skv_plan windowed_plan(uint32_t window)
 {
 	return (struct skv_plan){
@@ -362,8 +371,8 @@ static struct skv_plan windowed_plan(uint32_t window)
 }
 
 /*
- * Returns the layer from which the plan takes a selection, for decode or prompt rows, if that layer has a sliding
- * window; otherwise n_layers.
+ * Returns the layer whose selection this plan uses, for decode or for prompt rows, if that layer has a sliding window;
+ * otherwise n_layers. A layer with a sliding window makes no selection.
  */
 static uint32_t windowed_source(const struct skv_plan *p, const struct skv_model *m)
 {
@@ -378,7 +387,7 @@ static uint32_t windowed_source(const struct skv_plan *p, const struct skv_model
 	return m->n_layers;
 }
 
-/* Rejects a plan that the model's layer cannot follow. */
+/* Rejects a layer's plan that the model does not allow: because of sliding windows, or because layers share K and V. */
 static int check_model(const struct skv_policy *p, const struct skv_plan *plan, uint32_t layer, const struct skv_model *m,
                        char *err, size_t err_len)
 {

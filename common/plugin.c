@@ -17,7 +17,8 @@
 
 /* ---- struct skv_policy ----------------------------------------------------------------------- */
 
-#define CONFIG_MAX 131072u /* bytes; a config is a struct of parameters, the largest of which are profiles */
+/* maximum of bytes of a policy's config, a struct of parameter values; the largest values are profiles */
+#define CONFIG_MAX 131072u
 
 static bool only_of(const char *s, const char *set, size_t most)
 {
@@ -26,7 +27,7 @@ static bool only_of(const char *s, const char *set, size_t most)
 	return n > 0 && s[n] == '\0' && n < most;
 }
 
-/* Returns whether this is a nonempty line of printable ASCII. */
+/* Returns whether s is a nonempty line of printable ASCII, shorter than `most` bytes. */
 static bool one_line(const char *s, size_t most)
 {
 	size_t n = 0;
@@ -94,7 +95,10 @@ static int check_identity(const struct skv_policy *p, char *err, size_t err_len)
 	return 0;
 }
 
-/* Returns bytes and alignment of a value in the config; 0 bytes for an unknown type. */
+/*
+ * Returns the bytes, and in *ret_align the alignment, of a parameter's value in the config. Returns 0 for an unknown
+ * parameter type.
+ */
 static size_t param_bytes(uint32_t type, size_t *ret_align)
 {
 	switch (type) {
@@ -161,7 +165,10 @@ static int check_param(const struct skv_policy *p, uint32_t i, char *err, size_t
 
 static int check_default(const struct skv_policy *p, const struct skv_param *q, char *err, size_t err_len)
 {
-	/* large and aligned enough for a value of any type; skv_spec_value() adds the offset */
+	/*
+	 * room for a default value of any type that is parsed here; the offset is set to 0, because skv_spec_value()
+	 * adds it
+	 */
 	struct skv_layer_set scratch;
 	struct skv_param at_zero = *q;
 	const char *expected;
@@ -212,7 +219,7 @@ int skv_policy_check(const struct skv_policy *p, char *err, size_t err_len)
 
 /* ---- loading --------------------------------------------------------------------------------- */
 
-/* Reads all bytes. Returns 0, or a negative errno with a text. */
+/* Reads exactly `bytes` bytes of the plugin file from offset `at`. Returns 0, or a negative errno with a text. */
 static int read_part(int fd, void *to, size_t bytes, uint64_t at, char *err, size_t err_len)
 {
 	const ssize_t n = pread(fd, to, bytes, (off_t)at);
@@ -226,8 +233,8 @@ static int read_part(int fd, void *to, size_t bytes, uint64_t at, char *err, siz
 }
 
 /*
- * Detects a truncated file by its own headers, because the dynamic loader maps what the headers say, and access beyond
- * the end of the file faults.
+ * Detects a truncated plugin file by its ELF headers. The dynamic loader does not notice: it maps the ranges that the
+ * headers name, and access to a range beyond the end of the file raises SIGBUS.
  */
 static int check_file(int fd, char *err, size_t err_len)
 {
@@ -264,8 +271,9 @@ static int check_file(int fd, char *err, size_t err_len)
 }
 
 /*
- * Returns a path of fd that no earlier call used. The loader identifies objects by path, but fd numbers are soon reused
- * for other files. So each call spells the path differently: every bit of a counter becomes "//" or "/.".
+ * Returns a path of fd that no earlier call has returned. The dynamic loader takes two objects with the same path for
+ * one, but the number of a closed fd is soon reused for another file. So each call spells the path under /proc/self/fd
+ * differently: every bit of a counter becomes "//" or "/.".
  */
 static void unique_path(int fd, char *to, size_t len)
 {
@@ -293,11 +301,12 @@ int skv_policy_dlopen(int fd, const struct skv_policy **ret, void **ret_handle, 
 	errno = 0;
 	handle = dlopen(path, RTLD_NOW | RTLD_LOCAL);
 	if (!handle) {
-		const int lacks = -errno; /* the file may be valid */
+		/* if errno says that memory or descriptors were short, the file may still be valid */
+		const int lacks = -errno;
 		const char *text = dlerror();
 		size_t n = strlen(path);
 
-		/* omit the path, which means nothing to users */
+		/* leave out the path under /proc/self/fd, which tells users nothing */
 		if (text && !strncmp(text, path, n))
 			text += n + strspn(text + n, ": ");
 		r = refuse(err, err_len, "plugin: %s", text ? text : "cannot be loaded");

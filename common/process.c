@@ -12,7 +12,7 @@
 void skv_process_open_standard(void)
 {
 	for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
-		if (fcntl(fd, F_GETFD) < 0) /* open() returns the lowest free descriptor, which is this one */
+		if (fcntl(fd, F_GETFD) < 0) /* open() returns the lowest free descriptor number, which is `fd` */
 			(void)!open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
 }
 

@@ -2,8 +2,8 @@
 /*
  * common/profile.c - reads a model's profile, written by sparsekv-calibrate.
  *
- * A spec names the file, and may come from any client. So opening it must not block, the file must be regular, of
- * limited size and no symbolic link, and its contents are used only if they fit the model.
+ * The path of the file is in a policy spec, which may come from any client. So opening the file must not block, the
+ * file must be regular, of limited size and not a symbolic link, and its contents are used only if they fit the model.
  */
 #include "common/spec.h"
 
@@ -49,7 +49,7 @@ static int open_regular(const struct reading *r, size_t *ret_size)
 	return fd;
 }
 
-/* Reads as many bytes as the file had when it was opened; the caller frees *ret. */
+/* Reads the profile's text, as many bytes as the file had when it was opened. The caller frees *ret. */
 static int read_text(const struct reading *r, char **ret, size_t *ret_size)
 {
 	SKV_FD_CLEANUP int fd = -1;
@@ -80,7 +80,7 @@ static int read_text(const struct reading *r, char **ret, size_t *ret_size)
 
 /* ---- its fields ------------------------------------------------------------------------------ */
 
-/* Reads a whole number below `end`. */
+/* Reads an integer from 0 to end - 1. Returns false if the JSON value is anything else. */
 static bool take_index(const json_t *v, uint32_t end, uint32_t *ret)
 {
 	json_int_t i = json_integer_value(v);
@@ -116,7 +116,10 @@ static int check_model(const struct reading *r, const json_t *model)
 	return 0;
 }
 
-/* Reads a list of ascending layers; a missing list is an empty set. */
+/*
+ * Reads a JSON list of layer numbers in ascending order. If the profile does not have the list, the set of layers is
+ * empty.
+ */
 static int take_layers(const struct reading *r, const json_t *chosen, const char *name, struct skv_layer_set *ret)
 {
 	const json_t *list = json_object_get(chosen, name), *v;
@@ -148,7 +151,7 @@ static int take_map_row(const struct reading *r, const json_t *row, uint32_t lay
 	for (uint32_t h = 0; h < all; h++) {
 		if (!take_index(json_array_get(row, h), all, &head))
 			return bad(r, "chosen.head_map[%u][%u]: a kv head from 0 to %u expected", r->path, layer, h, all - 1);
-		/* heads of layers without an anchor before them have 0, which is meaningless */
+		/* a layer without an anchor layer before it has a map of zeros, which means nothing */
 		if (head / own != h / own && skv_layer_source(&profile->anchors, layer) != SKV_NO_LAYER)
 			profile->crosses = layer + 1;
 		if (h / own == r->model->rank)
@@ -157,7 +160,10 @@ static int take_map_row(const struct reading *r, const json_t *row, uint32_t lay
 	return 0;
 }
 
-/* Reads a list of kv heads for each layer, which is required if there are anchors. */
+/*
+ * Reads the profile's head map, a list of kv heads for each layer. The map is required if the profile has anchor
+ * layers.
+ */
 static int take_map(const struct reading *r, const json_t *map, struct skv_profile *profile)
 {
 	int e = 0;

@@ -2,11 +2,12 @@
 /*
  * common/queue.c - see queue.h.
  *
- * A list of users in the order of their turns. Each user is represented by its first entry, which links to the others.
+ * The queue is a list of users in the order of their turns. A user is represented in the list by its first entry, which
+ * links to the user's other entries.
  */
 #include "common/queue.h"
 
-/* Returns the link to the user's first entry, or the end of the list if the user has none. */
+/* Returns the pointer that points to the user's first entry, or the end of the list if the user has no entry. */
 static struct skv_queued **user_of(struct skv_queue *q, uint32_t user)
 {
 	struct skv_queued **at = &q->first;

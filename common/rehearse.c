@@ -3,8 +3,8 @@
  * common/rehearse.c - a dry run of a policy: a step without tensors, which runs every hook once and checks every call
  * of a primitive.
  *
- * So a policy that misuses a primitive is detected when it is loaded, instead of at an engine's next step. Hooks do not
- * see lengths or scores, so they make the same calls here as in service.
+ * So a policy that misuses a primitive is refused when the daemon loads it, and not only found at an engine's next
+ * step. Hooks do not see lengths or scores, so they make the same calls in the rehearsal as in a real step.
  */
 #include "common/spec.h"
 #include "common/refuse.h"
@@ -15,7 +15,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bits of rehearsal.selected in addition to scores. BEFORE_SCORES in it: the layer's pages or sketches were scored. */
+/*
+ * Bits of rehearsal.selected, besides those for selections. BEFORE_SCORES: a hook has scored the layer's pages or
+ * sketches in this step.
+ */
 #define BEFORE_SCORES (SKV_SCORES_PAGE_BOUNDS | SKV_SCORES_SKETCHES)
 enum done { ACCUMULATED = 1u << 16, TOUCHED = 1u << 17, EVICTED = 1u << 18 };
 enum stage { ADOPT, BEFORE, AFTER, STEP_END };
@@ -26,14 +29,18 @@ struct rehearsal {
 	const struct skv_policy *policy;
 	const struct skv_model *model;
 	struct skv_plan *plans;
-	uint32_t *selected; /* [layer]: what was selected in this step, pages or tokens, and enum done */
-	char *state;        /* [REHEARSED_SEQS][state_stride] */
+	/*
+	 * [layer]: whether hooks have selected pages or tokens of the layer in this step (SKV_SCORES_PAGES,
+	 * SKV_SCORES_TOKENS), and bits of enum done
+	 */
+	uint32_t *selected;
+	char *state;        /* policy state of the sequences, [REHEARSED_SEQS][state_stride] */
 	size_t state_stride;
 	enum stage stage;
 	uint32_t layer;
 	char *err;
 	size_t err_len;
-	bool failed; /* only the first error is reported */
+	bool failed; /* an error was reported; later errors are not */
 };
 
 __attribute__((format(printf, 2, 3))) static void complain(struct rehearsal *r, const char *format, ...)
@@ -56,7 +63,7 @@ __attribute__((format(printf, 2, 3))) static void complain(struct rehearsal *r, 
 		           text);
 }
 
-/* Returns whether the layer has scores at this point of the step. */
+/* Returns whether the layer's scores exist at this point of the rehearsed step. */
 static bool has_scores(const struct rehearsal *r, uint32_t layer)
 {
 	if (r->plans[layer].scores & BEFORE_SCORES)
@@ -65,7 +72,10 @@ static bool has_scores(const struct rehearsal *r, uint32_t layer)
 	       (layer == r->layer && (r->stage == AFTER || skv_plan_chooses(&r->plans[layer], layer)));
 }
 
-/* `wrong`: error text of the argument check, or NULL. */
+/*
+ * Checks that a hook may select by the scores of s->layer now, and records the selection. `wrong`: error text of the
+ * check of the arguments, or NULL.
+ */
 static void check_select(const struct skv_policy_ctx *ctx, const struct skv_select *s, uint32_t scores,
                          const char *wrong)
 {
@@ -130,7 +140,7 @@ static void score_sketches(const struct skv_policy_ctx *ctx, uint32_t layer)
 	score(r, layer, "sketches", skv_sketch_check(layer, r->plans, r->model->n_layers));
 }
 
-/* Checks a call that a hook may make once, for its own layer. */
+/* Checks a primitive that a hook may call at most once, and only for the layer that the hook runs for. */
 static void request(struct rehearsal *r, enum stage stage, uint32_t layer, enum done what, const char *wrong)
 {
 	if (r->stage != stage || layer != r->layer)
@@ -167,7 +177,8 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 	if (!r->failed && !(r->selected[s->layer] & SKV_SCORES_PAGE_BOUNDS))
 		complain(r, "touches pages that are not scored");
 	if (!r->failed)
-		r->selected[s->layer] |= SKV_SCORES_PAGES; /* the layer attends to the touched pages */
+		/* touch_pages is also a selection: the layer attends to the touched pages */
+		r->selected[s->layer] |= SKV_SCORES_PAGES;
 }
 
 static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, const struct skv_window *w)
@@ -193,7 +204,7 @@ static void *seq_state(const struct skv_policy_ctx *ctx, uint32_t i)
 		complain(r, "asks for state, but seq_state_bytes is 0");
 	else
 		return r->state + i * r->state_stride;
-	return r->state; /* always return memory that can be written to */
+	return r->state; /* even after an error the hook gets memory that it can write to */
 }
 
 static const struct skv_prims prims = {
@@ -210,7 +221,7 @@ static const struct skv_prims prims = {
         .touch_pages = touch_pages,
 };
 
-/* Checks that a selection which the layer attends to was made before. */
+/* Checks that a hook has already made the selection to which the layer attends. */
 static void expect_selection(struct rehearsal *r)
 {
 	const struct skv_plan *p = &r->plans[r->layer];
@@ -225,7 +236,8 @@ static void expect_selection(struct rehearsal *r)
 }
 
 /*
- * Checks that a layer with an eviction plan evicts in every step, after accumulating scores if the plan requires them.
+ * Checks that the hooks of a layer with an eviction plan evict in every step, and accumulate scores before if the plan
+ * evicts by scores.
  */
 static void expect_eviction(struct rehearsal *r)
 {
@@ -251,7 +263,10 @@ static void run_hooks(struct rehearsal *r, const void *config)
 	char text[256] = "";
 
 	r->stage = ADOPT;
-	/* A policy may refuse to adopt; here there is no sequence of another policy to refuse. */
+	/*
+	 * The result of adopt() does not matter here: a policy may refuse sequences of another policy, and the
+	 * rehearsal has none.
+	 */
 	if (p->adopt)
 		p->adopt(&ctx, text, sizeof(text));
 	for (r->layer = 0; r->layer < r->model->n_layers; r->layer++) {

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/rope.c - rotary positions: the rotation of each pair of a head's elements from one token to the next.
+ * common/rope.c - rotary position embedding (RoPE): the angle by which each pair of a head's elements is rotated from
+ * one token to the next.
  *
- * The engine's tables and the library's own rotation both use these formulas, which are defined only here.
+ * The engine and the client library both compute their rotations with the functions of this file.
  */
 #include "common/rope.h"
 
@@ -11,8 +12,9 @@
 #include <sparsekv/client.h>
 
 /*
- * Llama 3.1: pairs with more than `high` turns over the original context are unchanged, those with fewer than `low`
- * turns are slowed down by the factor; in between, the frequency is interpolated linearly in the number of turns.
+ * The frequency of a pair under Llama 3.1's RoPE scaling. A pair that makes more than `high` full turns over the
+ * original context keeps its frequency. A pair with fewer than `low` turns has its frequency divided by the factor.
+ * Between the two limits the frequency is interpolated linearly in the number of turns.
  */
 static double llama3(const struct skv_rope *r, double f)
 {
@@ -27,15 +29,16 @@ static double llama3(const struct skv_rope *r, double f)
 	return fast * f + (1 - fast) * f / r->factor;
 }
 
-/* The (fractional) pair with this number of turns over the original context. */
+/* Returns the (fractional) index of the pair that makes this number of full turns over the original context. */
 static double pair_of(const struct skv_rope *r, uint32_t dims, double turns)
 {
 	return dims * log(r->original / (2 * M_PI * turns)) / (2 * log(r->theta));
 }
 
 /*
- * YaRN: the same idea, but interpolated linearly in the index of the pair, between whole numbers. The paper
- * interpolates in the number of turns; its authors' code and all models trained with it use this form.
+ * The frequency of pair i under YaRN, which interpolates linearly in the index of the pair, between two whole indices.
+ * The YaRN paper interpolates in the number of turns; its authors' code, and all models trained with that code,
+ * interpolate in the index.
  */
 static double yarn(const struct skv_rope *r, uint32_t dims, uint32_t i, double f)
 {

@@ -14,8 +14,8 @@ static size_t align_up(size_t x, size_t a)
 }
 
 /*
- * Returns the maximum of pages that a layer saves for a prompt: two sets of a difference and SKV_MINFERENCE_ROWS
- * queries, in fp32.
+ * Returns the most pages of saved prefill state that a layer can have (kernels/prefill.h): two sets, each of which is
+ * one row of differences and SKV_MINFERENCE_ROWS rows of queries, in fp32.
  */
 static uint32_t kept_most(const struct skv_model *m)
 {
@@ -41,7 +41,10 @@ void skv_seqmem_layout(const struct skv_model *m, uint32_t max_tokens, struct sk
 	l.table = align_up(sizeof(struct skv_seqmem), 4096);
 	l.tokens = align_up(l.table + SKV_PAGE_KINDS * entries * sizeof(skv_pte), 4096);
 	l.journal = align_up(l.tokens + ((size_t)max_tokens + 1) * sizeof(int32_t), 4096);
-	/* all pages of K and V, saved prefill state, and a fraction of these for the other kinds */
+	/*
+	 * enough to evict all pages of K and V, all pages of saved prefill state, and the pages of the other kinds,
+	 * which are a fraction of these
+	 */
 	l.journal_most = 3 * entries;
 	l.state = align_up(l.journal + l.journal_most * sizeof(struct skv_eviction), 4096);
 	l.state_bytes = SKV_SEQ_STATE_MAX;
@@ -64,7 +67,9 @@ void skv_seqmem_init(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 	skv_seqmem_tokens(s, l)[0] = -1;
 }
 
-/* Checks the compressed tokens of a layer in a sequence of this length. Returns NULL or an error text. */
+/*
+ * Checks number and form of a layer's compressed tokens, in a sequence of this length. Returns NULL or an error text.
+ */
 static const char *packed_check(const struct skv_layer_slots *x, uint32_t len)
 {
 	const struct skv_form *f = &x->form;
@@ -77,7 +82,8 @@ static const char *packed_check(const struct skv_layer_slots *x, uint32_t len)
 	        .n_refs = f->n_refs,
 	        .ref_bits = f->ref_bits,
 	        .sinks = first,
-	        .block = x->n_compressed - first, /* any block size that fits n_compressed */
+	        /* any block size that divides n_compressed passes the check of struct skv_compress */
+	        .block = x->n_compressed - first,
 	};
 
 	if (x->n_compressed == 0)
@@ -93,7 +99,8 @@ static const char *packed_check(const struct skv_layer_slots *x, uint32_t len)
 
 const char *skv_layer_slots_check(const struct skv_layer_slots *slots, uint32_t about, uint32_t len, uint32_t n_layers)
 {
-	uint32_t most = (skv_pages_of(len) + 1) * SKV_PAGE_TOKENS; /* one page more while pages are being reordered */
+	/* a layer has one page more while its pages are being reordered */
+	uint32_t most = (skv_pages_of(len) + 1) * SKV_PAGE_TOKENS;
 
 	for (uint32_t i = 0; about & SKV_ABOUT_SLOTS && i < n_layers; i++) {
 		struct skv_layer_slots x = slots[i];
@@ -129,7 +136,7 @@ struct skv_layer_slots skv_layer_slots_cut(const struct skv_layer_slots *slots, 
 	struct skv_layer_slots x = *slots;
 
 	x.live = x.slot_end = x.n_active = n;
-	if (x.n_compressed > n) /* only if n is 0 */
+	if (x.n_compressed > n) /* more than n tokens are compressed only if n is 0 */
 		x.n_compressed = 0;
 	if (x.n_compressed == 0)
 		x.form = (struct skv_form){0};
@@ -140,7 +147,7 @@ void skv_seqmem_cut(struct skv_seqmem *s, uint32_t n)
 {
 	uint64_t commit = atomic_load_explicit(&s->commit, memory_order_acquire);
 	uint32_t was = skv_commit_epoch(commit) & 1, is = !was;
-	/* written by a client, so not trusted */
+	/* a client wrote n_layers, so it may be wrong */
 	uint32_t layers = s->n_layers < SKV_MAX_LAYERS ? s->n_layers : SKV_MAX_LAYERS;
 
 	if (n >= skv_commit_len(commit))
@@ -173,13 +180,16 @@ void skv_seqmem_made(const struct skv_seqmem *s, uint32_t n_layers, struct skv_m
 	}
 }
 
-/* Returns the slots of a layer whose first n tokens are all sealed. */
+/* Returns the slots of a layer with this form that has n tokens, all of them sealed. */
 static struct skv_layer_slots sealed_slots(const struct skv_form *f, uint32_t n)
 {
 	return (struct skv_layer_slots){.live = n, .slot_end = n, .n_active = n, .n_compressed = f->kind ? n : 0, .form = *f};
 }
 
-/* Checks that records have a size, fit into pages, and do not take many more pages than rows would. */
+/*
+ * Checks that this kind of records has a size, that a record fits into a page, and that a block's records are in fewer
+ * than SKV_MADE_BLOCK_PIECES pages.
+ */
 static bool sizes_fit(const struct skv_form *f, enum skv_page_kind kind, const struct skv_model *m)
 {
 	const uint32_t bytes = skv_form_record_bytes(f, kind);
@@ -270,8 +280,9 @@ const char *skv_seqmem_check(const struct skv_seqmem *s, const struct skv_seqmem
 }
 
 /*
- * Zeroes memory that may never have been touched. Writing or even reading it would allocate pages of a sparse file, so
- * a hole is punched instead. Parts of pages, and memory that is no shared file, are written.
+ * Zeroes memory that may never have been touched. Writing to such memory would allocate pages of the sparse memfd, and
+ * so would reading it, so a hole is punched instead. Only parts of pages, and memory that is not a mapped shared file,
+ * are overwritten with zeros.
  */
 static void zero_sparse(void *p, size_t bytes)
 {
@@ -298,7 +309,10 @@ void skv_seqmem_replay(struct skv_seqmem *s, const struct skv_seqmem_layout *l)
 		const struct skv_eviction *j = skv_seqmem_journal(s, l);
 
 		for (size_t i = 0; i < n && i < most; i++) {
-			/* read once: a malicious writer may change it between check and use */
+			/*
+			 * each field is read once, because a malicious client may change it between its check and its
+			 * use
+			 */
 			uint32_t table = __atomic_load_n(&j[i].table, __ATOMIC_RELAXED);
 			uint32_t page = __atomic_load_n(&j[i].page, __ATOMIC_RELAXED);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/sort.c - LSD radix sort with digits of eight bits. For thousands of page numbers it takes a tenth of qsort's
- * time, which would be comparable to that of a step.
+ * common/sort.c - least-significant-digit radix sort with digits of eight bits. To sort thousands of page numbers takes
+ * a tenth of the time of qsort(), which would take about as long as a decode step.
  */
 #include "common/sort.h"
 
@@ -11,7 +11,7 @@
 
 #define DIGITS 4
 #define VALUES 256u
-#define FEW 64u /* insertion sort is faster than counting up to this size */
+#define FEW 64u /* arrays of at most this size are sorted by insertion sort, which is faster there than radix sort */
 
 static bool is_sorted(const uint32_t *v, size_t n)
 {
@@ -45,7 +45,7 @@ static uint32_t digit(uint32_t x, int d)
 	return x >> 8 * d & (VALUES - 1);
 }
 
-/* `room` has space for n numbers. */
+/* Sorts n numbers by their digits. `room` is scratch space for n numbers. */
 static void sort_digits(uint32_t *v, size_t n, uint32_t *room)
 {
 	size_t count[DIGITS][VALUES] = {0};
@@ -58,7 +58,8 @@ static void sort_digits(uint32_t *v, size_t n, uint32_t *room)
 		size_t *at = count[d], before = 0;
 
 		if (at[digit(v[0], d)] == n)
-			continue; /* all numbers have the same digit */
+			/* all numbers have the same value of this digit, so this pass would not change their order */
+			continue;
 		for (uint32_t x = 0; x < VALUES; x++) {
 			const size_t own = at[x];
 

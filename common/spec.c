@@ -2,8 +2,9 @@
 /*
  * common/spec.c - converts `name:variant?key=value&…` to a policy's config and back.
  *
- * Parsing is strict: a value must be valid as a whole, otherwise the error says what was expected. A spec has the same
- * meaning in every locale, so numbers are read and written in the "C" locale.
+ * Parsing is strict: the whole text of a value must be valid, otherwise the error text describes the values that the
+ * parameter accepts. Numbers are read and written in the "C" locale, so that a spec has the same meaning in every
+ * locale.
  */
 #include "common/spec.h"
 #include "common/refuse.h"
@@ -24,7 +25,7 @@ static bool digit(char c)
 	return c >= '0' && c <= '9';
 }
 
-/* Parses a whole number of at most `most`, without any other characters. */
+/* Parses the n characters at s, which must all be digits, as a number of at most `most`. */
 static bool parse_whole(const char *s, size_t n, uint32_t most, uint32_t *ret)
 {
 	uint64_t x = 0;
@@ -42,7 +43,10 @@ static bool parse_whole(const char *s, size_t n, uint32_t most, uint32_t *ret)
 	return true;
 }
 
-/* [-]digits[.digits][e[+-]digits]. Other forms that strtod accepts (hex, inf, spaces) are not allowed in a spec. */
+/*
+ * Returns whether s is a number of the form [-]digits[.digits][e[+-]digits]. A spec may not use other forms that strtof
+ * accepts (hexadecimal numbers, inf, leading spaces).
+ */
 static bool decimal_form(const char *s)
 {
 	size_t before, after = 0;
@@ -66,7 +70,7 @@ static bool decimal_form(const char *s)
 	return *s == '\0';
 }
 
-/* Switches this thread to the C locale, until leave_c(). */
+/* Switches the calling thread to the C locale until leave_c() is called. Returns the previous locale. */
 static locale_t enter_c(locale_t *c)
 {
 	*c = newlocale(LC_ALL_MASK, "C", (locale_t)0);
@@ -176,7 +180,10 @@ bool skv_spec_words(const char *list)
 	}
 }
 
-/* Parses only the path, or the word for none: the file is read when the model is known. */
+/*
+ * Parses the path of a file, or the word in `none` ("none" or "auto"), which stands for no path. The file itself is
+ * read later, when the model is known.
+ */
 static bool parse_path(const char *s, const char *none, char ret[SKV_PROFILE_PATH])
 {
 	if (!strcmp(s, none))
@@ -270,7 +277,7 @@ int skv_spec_name(const char *spec, char ret_name[SKV_NAME_MAX], char *err, size
 	return 0;
 }
 
-/* Returns "budget, recent, layers". */
+/* Writes the names of the policy's parameters to `to`, such as "budget, recent, layers", and returns `to`. */
 static const char *list_params(const struct skv_policy *p, char *to, size_t len)
 {
 	size_t at = 0;
@@ -289,7 +296,7 @@ static const struct skv_param *find_param(const struct skv_policy *p, const char
 	return NULL;
 }
 
-/* Checks that layer sets contain only layers of the model, and none with a sliding window. */
+/* Checks that the layer sets in the config contain only layers of the model, and no layers with a sliding window. */
 static int check_layers(const struct skv_policy *p, const struct skv_model *m, const void *config, char *err,
                         size_t err_len)
 {
@@ -326,7 +333,7 @@ static int read_profiles(const struct skv_policy *p, const struct skv_model *m, 
 	return r;
 }
 
-/* Parses the value of a parameter, the `n` characters at s. */
+/* Parses the n characters at s as the value of a parameter. seen[i] records that parameter i was given. */
 static int parse_value(const struct skv_policy *p, const struct skv_param *param, const char *s, size_t n, bool *seen,
                        void *config, char *err, size_t err_len)
 {
@@ -345,7 +352,7 @@ static int parse_value(const struct skv_policy *p, const struct skv_param *param
 	return 0;
 }
 
-/* Parses one `key=value`, the `n` characters at s. */
+/* Parses the n characters at s, one `key=value` of a spec. */
 static int parse_item(const struct skv_policy *p, const char *s, size_t n, bool *seen, void *config,
                       char *err, size_t err_len)
 {
@@ -364,7 +371,7 @@ static int parse_item(const struct skv_policy *p, const char *s, size_t n, bool 
 	return parse_value(p, param, equals + 1, n - (size_t)(equals + 1 - s), seen, config, err, err_len);
 }
 
-/* Parses `:variant`, the `n` characters at s. */
+/* Parses the n characters at s, the variant of a spec `name:variant`. */
 static int parse_variant(const struct skv_policy *p, const char *s, size_t n, bool *seen, void *config, char *err,
                          size_t err_len)
 {
@@ -388,10 +395,11 @@ int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct sk
 	if (strcmp(name, p->name) != 0)
 		return bad(err, err_len, "policy spec is for \"%s\", expected \"%s\"", name, p->name);
 
-	if (p->config_size) /* `config` may be NULL if there is no config */
+	if (p->config_size) /* `config` may be NULL if config_size is 0 */
 		memset(config, 0, p->config_size);
 	for (uint32_t i = 0; i < p->n_params; i++)
-		if (p->params[i].def && p->params[i].type != SKV_PARAM_CHOICE && /* the default of a choice is 0 */
+		/* a choice has the value 0 by default, which is its first word */
+		if (p->params[i].def && p->params[i].type != SKV_PARAM_CHOICE &&
 		    skv_spec_value(&p->params[i], p->params[i].def, config))
 			return bad(err, err_len, "%s: the default of %s is not a value of its type", p->name,
 			           p->params[i].name);
@@ -405,7 +413,7 @@ int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct sk
 			return r;
 		spec += n;
 	}
-	while (*spec) { /* at '?' or '&' */
+	while (*spec) { /* `spec` points to the '?' or '&' before the next key=value */
 		size_t n = strcspn(++spec, "&");
 
 		r = parse_item(p, spec, n, seen, config, err, err_len);
@@ -434,7 +442,7 @@ int skv_spec_parse(const struct skv_policy *p, const char *spec, const struct sk
 
 /* ---- printing -------------------------------------------------------------------------------- */
 
-/* Prints the shortest decimal that is parsed as x. */
+/* Prints the shortest decimal number that is parsed as exactly x. */
 static int print_float(char *to, size_t len, float x)
 {
 	char text[32];
@@ -494,7 +502,7 @@ int skv_spec_print(const struct skv_policy *p, const void *config, char *to, siz
 {
 	size_t at = (size_t)snprintf(to, len, "%s", p->name);
 
-	/* Like snprintf: continue counting when there is no space left. */
+	/* As in snprintf, the length is counted further when there is no space left. */
 	for (uint32_t i = 0; i < p->n_params; i++) {
 		at += (size_t)snprintf(at < len ? to + at : NULL, at < len ? len - at : 0,
 		                       "%c%s=", i ? '&' : '?', p->params[i].name);

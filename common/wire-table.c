@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * common/wire-table.c - definition of all well-formed messages. A new message is a new row.
+ * common/wire-table.c - the tables of all message types, by which packets are checked and printed. A new message type
+ * is a new row.
  *
- * Messages are copied between socket and structs as raw memory. That requires a little-endian machine and structs
- * without padding; both are asserted here, so on another machine the build fails instead of producing another protocol.
+ * The bytes of a packet are the memory of a struct. That requires a little-endian machine and structs without padding.
+ * Static assertions check both, so that on another machine the build fails, instead of making programs with another
+ * protocol.
  */
 #include "common/wire-table.h"
 
@@ -15,7 +17,7 @@ _Static_assert(sizeof(float) == 4, "float is an IEEE 754 single");
 
 /* ---- fields ---------------------------------------------------------------------------------- */
 
-/* A field at a fixed offset: the build fails if the compiler places it elsewhere. */
+/* Describes a field of a struct at a fixed offset. The build fails if the compiler places the field elsewhere. */
 #define AT(at, s, member, kind_)                                                                            \
 	{                                                                                                   \
 		#member, (at) + 0 * sizeof(STAYS_AT(at, s, member)),                                        \
@@ -118,7 +120,9 @@ BODY(skv_msg_session, 8, TAIL_NONE,
      AT(0, skv_msg_session, session, U32),
      AT(4, skv_msg_session, reserved, RESERVED));
 
-/* Three requests share one struct; fields that a request does not use are reserved. */
+/*
+ * Four requests have the same struct, skv_msg_seq_name. A field that a request does not use is reserved, and must be 0.
+ */
 #define SEQ_NAME(name_, seq_, max_tokens_, n_tokens_)                                                           \
 	BODY_AS(name_, skv_msg_seq_name, 80, TAIL_NONE,                                                     \
 		AT(0, skv_msg_seq_name, session, U32),                                                      \

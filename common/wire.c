@@ -2,8 +2,8 @@
 /*
  * common/wire.c - checks and decodes messages, using the tables of wire-table.c.
  *
- * Packets come from the peer. They are read with memcpy, so their alignment does not matter, and no byte is read before
- * the length has been checked.
+ * A packet comes from the peer, which may be hostile. Its fields are read with memcpy, so that the packet's alignment
+ * does not matter, and no byte is read before the packet's length has been checked.
  */
 #include "common/wire.h"
 
@@ -45,7 +45,7 @@ static const char *check_string(const char *p, size_t size)
 		if (!printable((unsigned char)p[i]))
 			return "a string has a byte that is not printable ASCII";
 	for (size_t i = n; i < size; i++)
-		if (p[i]) /* the sender may have meant a longer name */
+		if (p[i]) /* bytes after the NUL are refused, since the sender may have meant a longer name */
 			return "a string has a byte after its end that is not zero";
 	return NULL;
 }
@@ -70,7 +70,10 @@ static const char *check_field(const struct field *f, const char *p)
 	}
 }
 
-/* Returns the element count of a body with a tail. The caller has checked the body's length. */
+/*
+ * Returns the number of elements of the tail that follows a message's fixed struct. The caller has checked that the
+ * whole struct is there.
+ */
 static uint32_t tail_count(const struct body *b, const char *body)
 {
 	for (unsigned i = 0; i < b->n_fields; i++)
@@ -113,8 +116,8 @@ static const char *check_body(const struct body *b, const char *body, size_t byt
 }
 
 /*
- * Checks everything except the direction. Sets *ret_rule and *ret_way to the type's rule and direction once they are
- * known.
+ * Checks a packet, except whether this side may send the message type. Sets *ret_rule and *ret_way to the type's rule
+ * and way as soon as they are known, even if a later check fails.
  */
 static const char *check(const char *packet, size_t bytes, unsigned n_fds, const struct rule **ret_rule,
                          const struct way **ret_way)
@@ -157,7 +160,7 @@ const char *skv_wire_check(const void *packet, size_t bytes, unsigned n_fds, boo
 
 /* ---- decoding for debugging ------------------------------------------------------------------ */
 
-/* Quotes a peer's string, so that a terminal or a log cannot misinterpret it. */
+/* Prints a string from the peer in quotes, with escapes for bytes that a terminal or a log might interpret. */
 static void put_quoted(FILE *to, const char *p, size_t most)
 {
 	fputc('"', to);
@@ -207,7 +210,7 @@ static void put_field(FILE *to, const struct field *f, const char *p)
 	}
 }
 
-/* The beginning of a tail is enough for debugging. */
+/* Maximum of runs and of text bytes of a tail that a dump prints: the beginning is enough for debugging. */
 #define DUMP_RUNS 8u
 #define DUMP_BYTES 64u
 
@@ -229,7 +232,7 @@ static void put_tail(FILE *to, const struct body *b, const char *tail, size_t by
 		fputs(",...", to);
 }
 
-/* Prints the fields that the packet contains. */
+/* Prints the fields of a message that lie within the packet, which may be too short. */
 static void put_body(FILE *to, const struct body *b, const char *body, size_t bytes)
 {
 	for (unsigned i = 0; i < b->n_fields; i++)
@@ -246,7 +249,7 @@ void skv_wire_dump(FILE *to, const char *prefix, const void *packet, size_t byte
 	const char *wrong = check(packet, bytes, n_fds, &rule, &way);
 	struct skv_msg_header h;
 
-	flockfile(to); /* keep the line together despite other threads */
+	flockfile(to); /* so that no other thread prints into the line */
 	fprintf(to, "%s", prefix);
 	if (bytes >= sizeof(h)) {
 		memcpy(&h, packet, sizeof(h));

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/main.c - sparsekvd: the command line around daemon/server/server.h. */
+/*
+ * daemon/main.c - the program sparsekvd: reads the command line, and runs a daemon (server/server.h), a keeper or a
+ * guardian (restart/).
+ */
 #include <config.h>
 #include <malloc.h>
 #include <sched.h>
@@ -36,7 +39,7 @@ static void usage(FILE *to)
 	skv_config_help(to);
 }
 
-#define MAPPED_BYTES (1 << 20) /* malloc() maps allocations of this size or more separately */
+#define MAPPED_BYTES (1 << 20) /* malloc() makes a mapping of its own for an allocation of this size or more */
 #define NO_MEMORY "sparsekvd: out of memory\n"
 
 static int complain(const char *fmt, const char *what)
@@ -47,7 +50,7 @@ static int complain(const char *fmt, const char *what)
 	return EXIT_FAILURE;
 }
 
-/* "--key VALUE" becomes "--key=VALUE". -1 when out of memory. */
+/* Joins an option and its value, "--key" and "VALUE", to "--key=VALUE". Returns -1 if there is no memory. */
 static int join(const char *key, const char *value, char **ret)
 {
 	return asprintf(ret, "%s=%s", key, value) < 0 ? -1 : 0;
@@ -55,7 +58,7 @@ static int join(const char *key, const char *value, char **ret)
 
 struct command_line {
 	const char *config;
-	char **options; /* settings, each "--key=value", owned; NULL at the end */
+	char **options; /* settings as strings "--key=value", owned; the array ends with NULL */
 	int n_options;
 	bool check_only, keeper;
 };
@@ -71,7 +74,10 @@ static int add_setting(struct command_line *line, const char *arg, size_t len, c
 	return 0;
 }
 
-/* 0: go on; 1: done; -1: an error was printed */
+/*
+ * Parses the command line. Returns 0 if the program goes on, 1 if all is done (--help and the like), -1 after printing
+ * an error.
+ */
 static int parse(int argc, char **argv, struct command_line *ret)
 {
 	for (int i = 1; i < argc; i++) {
@@ -117,12 +123,14 @@ static int parse(int argc, char **argv, struct command_line *ret)
 }
 
 /*
- * A request takes about ten microseconds: with a slice of 0.1 ms instead of 3 ms the scheduler runs the daemon sooner
- * after a wakeup. Kernels before 6.12 have no per-process slices and ignore it.
+ * Asks the scheduler for a time slice of 0.1 ms instead of 3 ms. The daemon needs about ten microseconds for a request,
+ * and a process with a short slice runs sooner after a wakeup. Kernels before 6.12 have no slices per process and
+ * ignore the value.
  */
 static void ask_for_short_slices(void)
 {
-	struct { /* the kernel's struct; its header conflicts with <sched.h> */
+	/* struct sched_attr of the kernel, declared here because the kernel's header conflicts with <sched.h> */
+	struct {
 		uint32_t size, policy;
 		uint64_t flags;
 		int32_t nice;
@@ -182,9 +190,9 @@ int main(int argc, char **argv)
 	if (argc > 1 && !strncmp(argv[1], "--private=", strlen("--private=")))
 		return skv_run_guardian(argv[1] + strlen("--private="), argv + 1);
 	/*
-	 * Marks for all pages of a pool are allocated with calloc(), and only touched pages of a fresh mapping cost
-	 * memory. After such a block was freed, glibc would raise its threshold and reuse heap memory, which it has
-	 * to zero: megabytes for each of thousands of calls.
+	 * The daemon allocates marks for all pages of a pool with calloc(). In a fresh mapping, only marks that are
+	 * written cost memory. By default glibc stops making fresh mappings after the first such block is freed:
+	 * calloc() would then take memory from the heap and zero it, megabytes in each of thousands of calls.
 	 */
 	(void)mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES);
 	line.options = calloc((size_t)argc + 1, sizeof(*line.options));

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/request.c - the handlers of clients' requests.
+ * daemon/request.c - handles the requests of clients; its table says which function handles which message type.
  *
- * Messages arrive well-formed (ipc/conn.c). A handler calls the core, which checks every id against the asking
- * client, and replies. Requests that may have to wait are in lease.c and fence.c.
+ * ipc/conn.c passes on well-formed messages only. A handler calls the core, which checks that every id in the request
+ * belongs to the client that asks, and then replies. Requests that may have to wait are handled in requests/, such as
+ * leases (lease.c) and attaches (fence.c).
  */
 #include "daemon/request.h"
 
@@ -107,7 +108,10 @@ static void on_close(struct skv_server *s, struct skv_conn *conn, const struct s
 
 /* ---- sequences ---- */
 
-/* Refuses the name of a new sequence if a parked sequence has it, or may have it. Returns true if it was refused. */
+/*
+ * Refuses the name of a new sequence if a parked sequence has the name, or may have it because not all files have been
+ * read. Returns true after refusing the request.
+ */
 static bool is_parked(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                       const struct skv_msg_seq_name *m)
 {
@@ -154,7 +158,10 @@ static void on_prefix_new(struct skv_server *s, struct skv_conn *conn, const str
 		skv_prefix_request(s, conn, h, body, fds);
 }
 
-/* A client that reconnects may repeat requests that the previous daemon has carried out already. */
+/*
+ * Returns whether a request failed only because the previous daemon has already carried it out: a client that
+ * reconnects may repeat requests.
+ */
 static bool was_done(struct skv_server *s, struct skv_conn *conn, int r)
 {
 	return r == SKV_CORE_E_NOENT && skv_core_is_reconnecting(s->core, skv_conn_client(conn));
@@ -270,7 +277,8 @@ static void on_drop_name(struct skv_server *s, struct skv_conn *conn, const stru
 		skv_conn_error(conn, h->serial, EBUSY, "sequence '%s' is being read from its file", m->name);
 		return;
 	}
-	r = skv_parking_unread(s, (uid_t)m->uid, m->name, why); /* else its file would appear again */
+	/* while files remain unread, one of them may have this sequence, which would reappear after the drop */
+	r = skv_parking_unread(s, (uid_t)m->uid, m->name, why);
 	if (r < 0) {
 		skv_conn_error(conn, h->serial, -r, "%s", why);
 		return;
@@ -334,7 +342,10 @@ static void on_lease_room(struct skv_server *s, struct skv_conn *conn, const str
 		skv_reply(s, conn, h, &ok, sizeof(ok), NULL, 0);
 }
 
-/* For a sequence whose policy is not its session's; the core does not know of it. */
+/*
+ * Sends a client the plugin for a sequence that runs another policy than its session. The core does not record policies
+ * of sequences.
+ */
 static void on_policy_find(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                            const void *body, int *fds)
 {

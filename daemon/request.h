@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/request.h - the handlers of requests, as callbacks for ipc/conn.h. */
+/*
+ * daemon/request.h - the functions that ipc/conn.h calls: for a request, for the end of a connection, for room in its
+ * queue of output.
+ */
 #ifndef SKV_DAEMON_REQUEST_H
 #define SKV_DAEMON_REQUEST_H
 

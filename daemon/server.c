@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/server.c - the life of the daemon: start, serve, reload, stop.
+ * daemon/server.c - the life of the daemon: it starts, serves, reloads its settings, stops.
  *
- * Order at start: settings, ring, core, socket; then the policy directories are probed, and only then is the first
- * connection accepted, so that each client finds all policies loaded. At the end: all clients are disconnected, the
- * ring is drained, the core is emptied and recounted; a daemon whose state does not balance logs it and exits with a
- * failure.
+ * At its start the daemon reads the settings, makes the io_uring, the core and the socket, and probes the policy files.
+ * Only then does it accept the first connection, so that each client finds all policies loaded. At its end it
+ * disconnects all clients, drains the ring, empties the core and recounts the state. A daemon whose counts do not match
+ * its state (does not balance) logs an error and exits with a failure.
  */
 #include <config.h>
 #include <errno.h>
@@ -41,10 +41,12 @@
 #include "daemon/tick.h"
 
 #define RING_ENTRIES 256u
-#define DEVICE_BYTES ((uint64_t)512 << 30) /* the largest device that tables are sized for */
+#define DEVICE_BYTES ((uint64_t)512 << 30) /* memory of the largest device for which the core makes its tables */
 
-#define WORKERS 16u /* for closes and punches that do not block */
-#define OWN_FDS 96u /* sockets, the ring, workers, files of one turn; without segments of devices */
+/* kernel threads for closes and punches that do not block */
+#define WORKERS 16u
+/* descriptors of the daemon itself: sockets, the ring, workers, files of one turn; not segments of devices */
+#define OWN_FDS 96u
 
 enum { COMMAND_STOP = 1, COMMAND_RELOAD = 1u << 16 };
 
@@ -73,11 +75,11 @@ static void core_config(const struct skv_config *c, struct skv_core_config *ret)
 	};
 }
 
-/* Applies the settings that may change at run time. */
+/* Applies the settings that may change while the daemon runs. */
 static void apply_config(struct skv_server *s)
 {
 	const struct skv_config *c = &s->config;
-	/* More connections than clients, so that a user at its quota is told so in reply to HELLO. */
+	/* There may be more connections than clients: a client beyond a quota gets an error in reply to HELLO. */
 	struct skv_ipc_limits limits = {
 		.connections = c->max_clients + 64,
 		.account_connections = c->account_clients + 8,
@@ -86,7 +88,8 @@ static void apply_config(struct skv_server *s)
 
 	skv_log_open(c->log_level);
 	skv_ipc_set_limits(s->ipc, &limits);
-	skv_loop_allow_workers(s->loop, limits.connections + WORKERS); /* closing a connection may block */
+	/* closing a connection may block, each in a thread of its own */
+	skv_loop_allow_workers(s->loop, limits.connections + WORKERS);
 	skv_registry_set_limits(s->registry, c->max_policies, c->probe_timeout);
 	skv_core_set_recall(s->core, c->recall_every);
 	skv_device_reconfigure(s);
@@ -110,7 +113,7 @@ static void on_corrupt(void *server, uid_t uid, const char *model, const char *n
 	             *name ? name : "(anonymous)", model, (unsigned)uid, why);
 }
 
-/* Returns the sockets for clients and for operators, in this order; -1: none for operators. */
+/* Returns the listening sockets: fds[0] for clients, fds[1] for operators (-1: there is none). */
 static int open_sockets(struct skv_server *s, int fds[2])
 {
 	fds[0] = s->restart.passed.clients;
@@ -146,8 +149,8 @@ static int start_core(struct skv_server *s)
 }
 
 /*
- * Makes the kernel's table of descriptors as large as it has to become: growing it later stops the loop for up to 20
- * ms.
+ * Makes the kernel enlarge the process's table of descriptors to n entries at the start, because enlarging the table
+ * later would stop the loop for up to 20 ms.
  */
 static void grow_table(uint64_t n)
 {
@@ -158,8 +161,9 @@ static void grow_table(uint64_t n)
 }
 
 /*
- * Each sequence, session, pool and policy takes one descriptor, a client two. Too few for a start are an error now.
- * Too few for what the settings allow are an error for a client later, like a lack of memory.
+ * Raises the limit of descriptors. Each sequence, session, pool and policy takes one descriptor, a client takes two.
+ * The start fails if the limit is too low for the daemon alone. The daemon only warns if the limit is too low for all
+ * that the settings allow: a client that needs a descriptor too many then gets an error, as for a lack of memory.
  */
 static int take_descriptors(const struct skv_config *c)
 {
@@ -182,7 +186,7 @@ static int take_descriptors(const struct skv_config *c)
 	return 0;
 }
 
-/* If a device is required, opens it now instead of with the first model. */
+/* With cuda = required, opens the first CUDA device at the start, instead of when a model first uses it. */
 static int start_devices(struct skv_server *s)
 {
 	char why[SKV_TEXT_MAX];
@@ -193,7 +197,7 @@ static int start_devices(struct skv_server *s)
 	return -r;
 }
 
-/* Takes the sockets and kept descriptors that the service manager passes. */
+/* Takes the sockets and the stored descriptors that the service manager passes to the daemon. */
 static int take_passed(struct skv_server *s)
 {
 	char err[512];
@@ -274,7 +278,7 @@ static int start_jobs(struct skv_server *s)
 	return r;
 }
 
-/* A parked sequence or prefix has been read, or reading failed: tells what waits for it. */
+/* A parked sequence or prefix has been read, or reading has failed: continues the requests that wait for the file. */
 static void on_restored(struct skv_server *s, uid_t uid, const struct skv_model *m, const char *name, int error,
                         const char *why)
 {
@@ -332,7 +336,7 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	if (r == 0)
 		r = start_ipc(s);
 	if (r < 0) {
-		s->core = skv_core_abandon(s->core); /* the kept state is the previous daemon's, or the next one's */
+		s->core = skv_core_abandon(s->core); /* leave the kept state as it is, for the next daemon */
 		skv_server_free(s);
 		return r;
 	}
@@ -353,7 +357,8 @@ struct skv_server *skv_server_free(struct skv_server *s)
 	skv_sockets_remove(&s->life.sockets);
 	skv_scan_free(s->scan);
 	skv_registry_free(s->registry);
-	s->jobs = skv_jobs_free(s->jobs, s->core); /* these three uncharge their memory in the core */
+	/* these three refund charges in the core */
+	s->jobs = skv_jobs_free(s->jobs, s->core);
 	skv_parking_free(s);
 	skv_prefix_free(s);
 	skv_core_free(s->core);
@@ -421,7 +426,7 @@ static void on_signal(struct skv_op *op, int res)
 static bool on_idle(void *server)
 {
 	struct skv_server *s = server;
-	bool more = skv_ipc_work(s->ipc); /* first: requests create work for the others */
+	bool more = skv_ipc_work(s->ipc); /* requests go first, since they create work for the functions below */
 
 	skv_loop_did(s->loop, "requests");
 	more |= skv_tick_some(s);
@@ -437,10 +442,11 @@ static bool on_idle(void *server)
 	skv_reply_announce_all(server);
 	skv_loop_did(s->loop, "notices");
 	return more || skv_parking_has_work(server) ||
-	       skv_jobs_has_work(s->jobs); /* the work above may have given them more to do */
+	       /* the functions above may have made work */
+	       skv_jobs_has_work(s->jobs);
 }
 
-/* The policies match the directories: starts to serve, or goes on. */
+/* The policies have been loaded. At the start the daemon now accepts connections; a reload ends here. */
 static void on_scanned(void *server)
 {
 	struct skv_server *s = server;
@@ -506,8 +512,8 @@ static void begin_reload(struct skv_server *s)
 /* ---- running and stopping ---- */
 
 /*
- * Disconnects all clients and checks that the state balances: empty; or as it is, if the service manager keeps it for
- * the next daemon.
+ * Disconnects all clients and checks that the state balances. If the service manager keeps the state for the next
+ * daemon, nothing is dropped; otherwise everything is dropped first, and the state must be empty.
  */
 static int close_core(struct skv_server *s)
 {
@@ -526,7 +532,7 @@ static int close_core(struct skv_server *s)
 		skv_log(LOG_ERR, "draining the ring: %s", strerror(-r));
 	s->hostmem.loop = NULL;
 	if (s->failure) {
-		/* as of the last commit, from which the next daemon continues */
+		/* leaves the state as of the last commit, from which the next daemon continues */
 		s->core = skv_core_abandon(s->core);
 		return r;
 	}

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/tick.c - what the daemon does once a second, one step per turn of the loop: it expires sequences, checks
- * waiting requests, and measures the memory of clients.
+ * daemon/tick.c - the tick: once a second the daemon parks or drops unused sequences, checks waiting requests, and
+ * measures the memory of clients. The tick is divided in steps, of which each turn of the loop runs one.
  */
 #include "daemon/tick.h"
 
@@ -31,7 +31,10 @@ static void update_status(struct skv_server *s)
 	}
 }
 
-/* Ages sequences that no client holds, and logs those that were dropped for age or to make room. */
+/*
+ * Finds sequences that no client has held for so long that they are to be parked or dropped, and logs how many were
+ * dropped for their age or to make room.
+ */
 static bool age(struct skv_server *s)
 {
 	const bool more = skv_core_age(s->core, skv_now_ns(), s->config.park_after, s->config.sequence_ttl,
@@ -90,7 +93,10 @@ static bool measure_clients(struct skv_server *s)
 	return false;
 }
 
-/* Clients write to their memory without asking, so its size is measured and charged. */
+/*
+ * Measures the memory of sequences and charges it to their users, because clients write to sequence memory without
+ * asking the daemon.
+ */
 static bool measure(struct skv_server *s)
 {
 	skv_core_measure(s->core, &s->tick.measured, SKV_TURN_UNITS);
@@ -98,7 +104,10 @@ static bool measure(struct skv_server *s)
 	return false;
 }
 
-/* The steps of a tick, one per turn of the loop. Each returns true if it has more to do. */
+/*
+ * The steps of a tick, one per turn of the loop. A step returns true if it has more to do, and then runs again in the
+ * next turn.
+ */
 static bool (*const steps[])(struct skv_server *) = {age,     look_at_waiting, keep_all_counts, measure_clients,
                                                      measure, measure,         measure,         measure,
                                                      measure, measure};
@@ -117,7 +126,7 @@ static void on_tick(struct skv_op *op, int res)
 
 	if (res < 0)
 		return;
-	if (!s->tick.steps_left) /* else the steps of the last tick continue */
+	if (!s->tick.steps_left) /* otherwise the steps of the previous tick have not ended, and continue */
 		s->tick.steps_left = STEPS;
 	skv_op_timer(s->loop, op, TICK_NS, on_tick);
 }

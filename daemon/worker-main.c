@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/worker-main.c - sparsekv-worker VERSION disk | cuda DEVICE: the daemon's worker processes.
+ * daemon/worker-main.c - sparsekv-worker VERSION disk | cuda DEVICE: the program of the daemon's worker processes.
  *
- * A program of its own, so that the daemon links neither the store's client nor TLS. The daemon starts it with a socket as descriptor 3.
- * Jobs are structs of the daemon's version: another version's worker, installed while the daemon runs, refuses to start.
+ * Workers are a program of their own, so that sparsekvd links neither the client of the prefix store nor TLS. The
+ * daemon starts a worker with a socket as descriptor 3. A job is sent as a struct, whose layout depends on the version.
+ * If another version is installed while the daemon runs, the worker program of that version refuses to start.
  */
 #include <config.h>
 #include <stdio.h>

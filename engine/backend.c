@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/backend.c - finds a backend and loads its module. See backend.h. */
+/* engine/backend.c - opens backends, and loads the module of a CUDA device's backend. See backend.h. */
 #include "engine/backend.h"
 
 #include <dlfcn.h>
@@ -29,7 +29,10 @@ int eng_backend_parse(const char *text, uint32_t *ret_device, struct eng_error *
 	                SKV_MAX_DEVICES - 1);
 }
 
-/* Of a module of another version, only the size and the version may be read. */
+/*
+ * Loads the CUDA module. If the module's ABI version differs from the engine's, only the fields `size` and `abi` of its
+ * table may be read.
+ */
 static const struct eng_backend_ops *load(struct eng_error *err)
 {
 	const char *path = secure_getenv("SPARSEKV_ENGINE_CUDA_MODULE");

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv-calibrate: runs a model densely over texts and writes which of its layers select well, or a compressor for
- * its K and V. See its man page.
+ * sparsekv-calibrate: runs a model with dense attention over texts, and writes a profile with the layers that select
+ * tokens well for other layers, or a compressor for the model's K and V. See sparsekv-calibrate(1).
  */
 #include <errno.h>
 #include <limits.h>
@@ -36,19 +36,19 @@ struct arguments {
 	uint32_t context, texts, rows, delta, anchors, filters, ranks, dense, top, gamma, sinks, window;
 	uint32_t by_loss;
 	double budget;
-	const char *deltakv, *palu; /* output files of codecs */
-	const char *import;         /* file of another project's head map, to be converted */
-	uint32_t width, stride, near; /* 0 and UNSET (as for rows): the usual value */
+	const char *deltakv, *palu; /* output files for a compressor of deltakv and of palu */
+	const char *import;         /* head map of Kascade's authors to convert to a profile */
+	uint32_t width, stride, near; /* 0, UNSET, UNSET: the default value is used */
 };
 #define UNSET UINT32_MAX
 
-#define EXIT_PARTIAL 3 /* exit status: interrupted; what was measured so far is written */
+#define EXIT_PARTIAL 3 /* exit status if interrupted: the results up to then were written */
 
 static volatile sig_atomic_t stop;
 
 /* ---- the command line ------------------------------------------------------------------------ */
 
-/* Checks the options of codecs, alone and together with the other options. */
+/* Checks the options of compressors, and that they fit the other options. */
 static int check_compressor(struct arguments *a, struct eng_error *err)
 {
 	bool any = a->deltakv || a->palu;
@@ -134,11 +134,15 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 	                        .stride = UNSET, .near = UNSET};
 	r = eng_options(&command, argc, argv, err);
 	if (a->rows == UNSET)
-		a->rows = a->by_loss ? 64 : 128; /* the search decodes these rows for hundreds of sets of layers */
+		/* the search decodes these rows once for each of hundreds of sets of layers */
+		a->rows = a->by_loss ? 64 : 128;
 	return r ? r : check(a, err);
 }
 
-/* Checks the numbers of layers to choose, the ranks and the sliding windows against the model. */
+/*
+ * Checks that the model has enough layers, that the ranks divide its kv heads, and that no sliding window is shorter
+ * than the context.
+ */
 static int check_counts(const struct arguments *a, const struct eng_config *c, struct eng_error *err)
 {
 	uint32_t most = c->n_layers > a->dense ? c->n_layers - a->dense : 0;
@@ -160,7 +164,7 @@ static int check_counts(const struct arguments *a, const struct eng_config *c, s
 
 /* ---- files ------------------------------------------------------------------------------------ */
 
-/* Writes a profile to PATH.part and renames it to PATH when it is complete; `text` is consumed. */
+/* Writes a profile to PATH.part and renames this file to PATH when it is complete. Frees `text`. */
 static int write_file(const char *path, char *text, struct eng_error *err)
 {
 	char part[PATH_MAX];
@@ -188,7 +192,7 @@ static int write_file(const char *path, char *text, struct eng_error *err)
 	return r;
 }
 
-/* Converts a head map of another project. */
+/* Converts a head map of Kascade's authors to a profile. */
 static int import(const struct arguments *a, struct eng_error *err)
 {
 	static struct eng_import map;
@@ -206,7 +210,9 @@ static int import(const struct arguments *a, struct eng_error *err)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* Finds the text that is installed with the program: beside it in a build tree, or in the installed location. */
+/*
+ * Finds the text that is installed with the program: in the program's directory (a build tree), or in share/sparsekvd.
+ */
 static bool find_prose(char *to, size_t room)
 {
 	static const char *const near[] = {"prose.txt", "../share/sparsekvd/prose.txt"};
@@ -234,7 +240,7 @@ static int read_texts(struct eng_texts *t, const struct arguments *a, const stru
 
 /* ---- measuring ------------------------------------------------------------------------------- */
 
-/* *ret_read: tokens read, also if interrupted. */
+/* Reads and measures all texts. *ret_read is the number of tokens read, even if interrupted. */
 static int observe(struct eng_observer *o, const struct eng_texts *t, bool quiet, uint64_t *ret_read,
                    struct eng_error *err)
 {
@@ -249,7 +255,7 @@ static int observe(struct eng_observer *o, const struct eng_texts *t, bool quiet
 	return r;
 }
 
-/* Attention, K and V are measured under the policy full. */
+/* Opens a session with the policy full, because attention, K and V are measured under dense attention. */
 static int open_session(const struct arguments *a, struct eng_host *host, struct skv_session **ret,
                         struct eng_error *err)
 {
@@ -286,7 +292,7 @@ static int measure(struct eng_measure *m, struct eng_delta_error *d, const struc
 
 /* ---- the profile ----------------------------------------------------------------------------- */
 
-/* Takes over what was measured. `similarity`: [n_layers][n_layers]. */
+/* Copies the measured figures to a profile. The profile uses `similarity` [n_layers][n_layers] as its table. */
 static void take_figures(struct eng_profile *p, const struct eng_measure *m, const struct eng_delta_error *d,
                          double *similarity)
 {
@@ -312,7 +318,10 @@ static void take_figures(struct eng_profile *p, const struct eng_measure *m, con
 	}
 }
 
-/* Searches on from the choice of the papers' criteria, with the backend that --device names. */
+/*
+ * Searches for layers with a smaller loss, starting from the papers' choice. The search runs on the backend that
+ * --device names.
+ */
 static int search_by(struct eng_profile *p, const struct arguments *a, struct eng_host *host,
                      const struct eng_texts *t, struct eng_loss *l, struct eng_error *err)
 {
@@ -354,7 +363,7 @@ static int search(struct eng_profile *p, const struct arguments *a, struct eng_h
 	return r;
 }
 
-/* Prints the profile, and writes it and its charts to the files that were asked for. */
+/* Prints the profile, and writes the profile and the charts to the files that the user asked for. */
 static int put_out(const struct eng_profile *p, const struct arguments *a, struct eng_error *err)
 {
 	char rests_on[256], *text = eng_profile_text(p);
@@ -375,8 +384,9 @@ static int put_out(const struct eng_profile *p, const struct arguments *a, struc
 }
 
 /*
- * Chooses layers from the measurements, which were read from `tokens` tokens; `partial`: not all tokens. Returns 1 if
- * the profile is partial.
+ * Chooses layers from the measurements of `tokens` tokens, searches by loss if the user asked for it, and writes the
+ * profile. `partial` is true if the measuring was interrupted. Returns 0, 1 if the profile is partial, or a negative
+ * errno.
  */
 static int report(const struct arguments *a, struct eng_host *host, const struct eng_measure *m,
                   const struct eng_delta_error *d, const struct eng_texts *t, uint64_t tokens, bool partial,
@@ -410,8 +420,8 @@ static int report(const struct arguments *a, struct eng_host *host, const struct
 }
 
 /*
- * Chooses the layers that select well. If interrupted after at least one measured row, writes the partial profile and
- * returns 1.
+ * Measures the model, chooses layers and writes the profile. If interrupted after at least one measured row, writes a
+ * partial profile and returns 1.
  */
 static int choose(const struct arguments *a, struct eng_host *host, const struct eng_texts *t, struct eng_error *err)
 {
@@ -459,7 +469,7 @@ static int work(const struct arguments *a, struct eng_host *host, struct eng_err
 	return r;
 }
 
-/* The first signal ends the work, and a partial profile is written. The second ends the program. */
+/* The first signal ends the work, and a partial profile is written. A second signal ends the program at once. */
 static void on_signal(int signal_)
 {
 	stop = signal_;
@@ -467,7 +477,7 @@ static void on_signal(int signal_)
 	signal(SIGTERM, SIG_DFL);
 }
 
-/* Runs on the host backend, which measures attention. */
+/* Runs the measurements on the host backend, the only one on which attention can be measured. */
 static int run(const struct arguments *a, struct eng_error *err)
 {
 	struct eng_host host = ENG_HOST_NULL;
@@ -496,7 +506,7 @@ int main(int argc, char **argv)
 	if (!r)
 		r = a.import ? import(&a, &err) : run(&a, &err);
 	if (r == -EINTR) {
-		/* terminate by the signal, now that the daemon has its sequences back */
+		/* terminate by the signal, now that all sequences in the daemon are dropped */
 		signal(stop, SIG_DFL);
 		raise(stop);
 	}

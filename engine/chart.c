@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-/* In pixels. Text is monospaced, so its width is known without font metrics. */
+/* Sizes in pixels. The font is monospaced, so that the width of a text is known without font metrics. */
 #define MARGIN 24
 #define FONT 13
 #define CHAR_WIDTH (FONT * 0.602)
@@ -15,9 +15,9 @@
 #define GROUP_GAP 14
 #define PLOT_WIDTH 620
 #define LINES_HEIGHT 300
-#define MARKS 24 /* most points of a line that are marked */
-#define AXIS_HEIGHT 44 /* tick labels and the axis title */
-#define VALUE_WIDTH 76 /* room for the value beside the longest bar */
+#define MARKS 24 /* most points of a line that get a mark */
+#define AXIS_HEIGHT 44 /* room for tick labels and the title of the axis */
+#define VALUE_WIDTH 76 /* room for the number beside the longest bar */
 #define INK "#222222"
 #define FAINT "#6b6b6b"
 #define GRID "#e2e2e2"
@@ -33,8 +33,8 @@ static const char *colour_of(int series)
 }
 
 /*
- * Ends a bar's, a mark's or a legend square's element: filled with the series' colour, or outlined for series 9 to
- * 16.
+ * Ends the SVG element of a bar, a mark or a square of the legend: it is filled with the colour of the series, or
+ * outlined in this colour for series 9 to 16.
  */
 static void write_fill(FILE *f, int series)
 {
@@ -84,7 +84,7 @@ static void write_line(FILE *f, double x1, double y1, double x2, double y2, cons
 
 /* ---- axes ------------------------------------------------------------------------------------ */
 
-/* Maps values to pixels: `low` is at `at`, `high` is at `at` + `length`. */
+/* Maps values to pixels: the value `low` to pixel `at`, the value `high` to pixel `at` + `length`. */
 struct axis {
 	double low, high, step; /* base-10 logarithms if `log` */
 	bool log;
@@ -98,7 +98,7 @@ static double coordinate(const struct axis *a, double x)
 	return a->at + a->length * (x - a->low) / (a->high - a->low);
 }
 
-/* Returns 1, 2 or 5 times a power of 10 that divides `span` into about `ticks` steps. */
+/* Returns the distance of ticks: 1, 2 or 5 times a power of 10, so that `span` has about `ticks` steps. */
 static double step_of(double span, int ticks)
 {
 	double rough = span / ticks, power = pow(10, floor(log10(rough))), x = rough / power;
@@ -135,7 +135,7 @@ static const char *tick_text(const struct axis *a, double x, char text[32])
 	return text;
 }
 
-/* Three significant digits: more would suggest precision that the figures do not have. */
+/* Writes a number with three significant digits, because the figures are not more precise. */
 static const char *value_text(double x, char text[32])
 {
 	int whole = x >= 1 ? (int)log10(x) + 1 : 1;
@@ -147,7 +147,7 @@ static const char *value_text(double x, char text[32])
 
 /* ---- bars ------------------------------------------------------------------------------------ */
 
-/* Height of the bars of one x; absent values take no room. */
+/* Returns the height of the bars of one x value; series without a value take no room. */
 static double group_height(const struct chart *c, const struct panel *p, int i)
 {
 	int n = 0;
@@ -187,7 +187,7 @@ static void draw_bar(const struct chart *c, const struct panel *p, const struct 
 	write_text(f, to + 5, y + BAR - 3, START, INK, " font-size=\"11\"", value_text(value, text));
 }
 
-/* Returns the y coordinate of the panel's end. */
+/* Draws a panel of bars. Returns the y coordinate of the panel's end. */
 static double draw_bars(const struct chart *c, const struct panel *p, double y, FILE *f)
 {
 	double left = MARGIN + label_width(c), height = groups_height(c, p), top = y + GROUP_GAP / 2.0;
@@ -215,7 +215,10 @@ static double draw_bars(const struct chart *c, const struct panel *p, double y, 
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
-/* Numbers that span a factor of 8 or more, such as 1, 8, 64, get a logarithmic axis, unless they are evenly spaced. */
+/*
+ * Returns the x axis. The axis is logarithmic if the numbers span a factor of 8 or more, such as 1, 8, 64, and are not
+ * evenly spaced.
+ */
 static struct axis x_axis(const struct chart *c, double at, double length)
 {
 	double first = c->number[0], last = c->number[c->n_x - 1];
@@ -257,7 +260,7 @@ static void draw_series(const struct chart *c, const struct panel *p, const stru
 	}
 }
 
-/* Returns whether the labels of x below the axis would overlap. */
+/* Returns whether the labels of the x values would overlap below the axis. */
 static bool crowded(const struct chart *c, const struct axis *x)
 {
 	for (int i = 1; i < c->n_x; i++)
@@ -267,7 +270,7 @@ static bool crowded(const struct chart *c, const struct axis *x)
 	return false;
 }
 
-/* Draws ticks at round numbers: multiples of a step, or 1, 2 and 5 times powers of 10 on a logarithmic axis. */
+/* Draws ticks at round numbers: multiples of a step; on a logarithmic axis, 1, 2 and 5 times powers of 10. */
 static void draw_round(const struct axis *x, double bottom, FILE *f)
 {
 	static const double in_decade[] = {1, 2, 5};
@@ -314,7 +317,7 @@ static double draw_lines(const struct chart *c, const struct panel *p, double y,
 
 #define CELL 24
 
-/* Colours go from white to the first series' colour. */
+/* Draws one number of a matrix; its colour is between white (0) and the first series' colour (1). */
 static void draw_cell(double x, double y, double value, FILE *f)
 {
 	double v = value < 0 ? 0 : value > 1 ? 1 : value;
@@ -358,8 +361,8 @@ static void draw_matrix(const void *matrix, FILE *f)
 /* ---- whole charts ---------------------------------------------------------------------------- */
 
 /*
- * Draws the series' names beside their colours, in as many lines as needed, and returns where it ends. f NULL: only
- * measures.
+ * Draws the legend: the name of each series beside its colour, in as many lines as needed. Returns the y coordinate of
+ * the legend's end. If f is NULL, draws nothing and only computes this coordinate.
  */
 static double legend(const struct chart *c, double width, double y, FILE *f)
 {

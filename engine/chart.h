@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/chart.h - draws charts of a table, and matrices, as SVG.
+ * engine/chart.h - draws charts of a table's columns, and matrices, as SVG files.
  *
- * A chart has one panel for each figure, one below the other, with the same x values and series. A chart has bars if
- * x is text, and lines if x is a number. The colours are those of Okabe and Ito, which colour-blind people can tell
- * apart. There are eight; the next eight series use them again, dashed and hollow.
+ * A chart has one panel for each figure (column). The panels are one below the other and have the same x values and
+ * series. A chart has bars if x is text, and lines if x is a number. The colours are the eight of Okabe and Ito, which
+ * colour-blind people can distinguish. Series 9 to 16 use the same colours with dashed lines and hollow bars.
  */
 #ifndef ENG_CHART_H
 #define ENG_CHART_H
@@ -17,27 +17,27 @@
 
 struct panel {
 	const char *label;
-	const double *value;   /* [n_series][n_x]; NAN: no value */
-	const double *whisker; /* the same: upper ends of the whiskers; NULL: no whiskers */
+	const double *value;   /* [n_series][n_x]: heights of bars or points of lines; NAN: no value */
+	const double *whisker; /* [n_series][n_x]: upper ends of whiskers; NULL: no whiskers */
 };
 
 struct chart {
 	const char *title;
-	bool log; /* logarithmic value axis; all values must be above 0 */
+	bool log; /* the value axis is logarithmic; all values must be above 0 */
 	int n_x, n_series, n_panels;
-	const char **x;     /* [n_x], as text */
-	double *number;     /* [n_x], ascending; NULL: x is text */
+	const char **x;     /* [n_x]: x values as text */
+	double *number;     /* [n_x]: x values as numbers, ascending; NULL: x is text */
 	const char *x_label;
-	const char **series; /* [n_series]; "" for a single series that needs no name */
+	const char **series; /* [n_series]: names of the series; "" for a single series, which needs no name */
 	struct panel panel[CHART_PANELS_MAX];
 };
 
-/* Draws it into a file. Returns a negative errno. */
+/* Draws a chart into the file `path`. Returns 0 or a negative errno. */
 int chart_draw(const struct chart *, const char *path, struct eng_error *err);
 
 /*
- * A matrix of shares from 0 (white) to 1 (dark), drawn as squares. Rows go down, columns to the right, both numbered
- * from 0.
+ * A matrix of numbers from 0 (white) to 1 (dark), each drawn as a square. Row 0 is at the top, and column 0 at the
+ * left.
  */
 struct matrix {
 	const char *title;

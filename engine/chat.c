@@ -11,7 +11,7 @@
 
 /* ---- files ------------------------------------------------------------------------------------- */
 
-/* Reads all of directory/name and appends a NUL. *ret is NULL without an error if the file does not exist. */
+/* Reads the file `directory/name` and appends a NUL. If the file does not exist, *ret is NULL and 0 is returned. */
 static int read_file(const char *directory, const char *name, char **ret, struct eng_error *err)
 {
 	char path[4096];
@@ -38,7 +38,10 @@ static int read_file(const char *directory, const char *name, char **ret, struct
 	return 0;
 }
 
-/* The template, if the key is a string, or the one named "default", if it is a list. */
+/*
+ * Returns the template in tokenizer_config.json: the value of "chat_template" if it is a string, or its element named
+ * "default" if it is a list.
+ */
 static const char *config_template(const json_t *config)
 {
 	const json_t *v = json_object_get(config, "chat_template");
@@ -52,7 +55,10 @@ static const char *config_template(const json_t *config)
 	return json_string_value(v);
 }
 
-/* Variables for the template: the "…_token" keys of tokenizer_config.json, and those that transformers sets. */
+/*
+ * Returns variables for the template: the "…_token" keys of tokenizer_config.json, and the variables that transformers
+ * sets.
+ */
 static json_t *variables_of(const json_t *config)
 {
 	json_t *all = json_pack("{s:n, s:n}", "tools", "documents"), *v;
@@ -83,7 +89,7 @@ static int add_said(json_t *messages, const struct said *said)
 	                                                 json_stringn_nocheck(said->text, said->n)));
 }
 
-/* Renders a dialogue; `answers`: followed by the beginning of an answer. The caller frees *ret. */
+/* Renders a dialogue; if `answers` is true, followed by the beginning of an answer. The caller frees *ret. */
 static int render(const struct eng_chat *c, const struct said *said, size_t n_said, bool answers, char **ret, size_t *ret_n,
                   struct eng_error *err)
 {
@@ -100,8 +106,9 @@ static int render(const struct eng_chat *c, const struct said *said, size_t n_sa
 }
 
 /*
- * Returns what the template writes after an answer. Renders a dialogue of two turns, which must begin with the
- * rendering of its first turn alone. The caller frees *ret.
+ * Computes the text that the template writes after an answer, up to the beginning of the next answer. For this it
+ * renders a dialogue of two turns with a known answer, and takes the text after that answer. Fails unless the rendered
+ * dialogue begins with what the template writes for the first turn alone. The caller frees *ret.
  */
 static int go_on(const struct eng_chat *c, const struct said *system, const struct said *user, char **ret, size_t *ret_n,
                  struct eng_error *err)
@@ -132,8 +139,8 @@ static int go_on(const struct eng_chat *c, const struct said *system, const stru
 }
 
 /*
- * Appends the ids of rendered text. Skips an end-of-turn token at the text's beginning if the dialogue already ends
- * with one.
+ * Appends the token ids of a rendered text to a dialogue. If the text begins with the token that ends an answer, and
+ * the dialogue already ends with it, this token is not appended again.
  */
 static int append(const struct eng_chat *c, const char *text, size_t n, struct skv_ids *dialogue, struct eng_error *err)
 {
@@ -188,7 +195,10 @@ int eng_chat_turn(const struct eng_chat *c, const char *system, const char *said
 
 /* ---- loading ---------------------------------------------------------------------------------------- */
 
-/* Checks that a dialogue without a system text only grows. *ret_close: the token that ends its answers, or -1. */
+/*
+ * Checks that the template, without a system text, does not rewrite earlier turns. *ret_close is the special token that
+ * ends an answer; -1: none.
+ */
 static int try_dialogue(const struct eng_chat *c, int32_t *ret_close, struct eng_error *err)
 {
 	struct skv_ids ids = SKV_IDS_NULL;

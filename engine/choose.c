@@ -24,8 +24,8 @@ void eng_choose_by_shift(const struct eng_choice *c, const double *shift, uint32
 }
 
 /*
- * best[j]: with m layers chosen, the largest sum over the layers before j, where j would be the next chosen layer.
- * last[m][j]: the m-th layer of that choice. These are the paper's dp[m + 1][j] and path, with m one less.
+ * After round m, best[j] is the largest sum over the layers before j if m layers are chosen and j is the next chosen
+ * layer. last[m][j] is the m-th layer of that choice. The paper calls these dp[m + 1][j] and path.
  */
 double eng_choose_anchors(const struct eng_choice *c, const double *worth, uint32_t *ret_layers)
 {

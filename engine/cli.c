@@ -22,7 +22,7 @@ static int check(const struct eng_cli *cli, struct eng_error *err)
 
 static int load(struct eng_host *host, const struct eng_cli *cli, struct eng_error *err)
 {
-	/* With pages in bf16 or fp8, matrices and rows in bf16 are precise enough, and faster. */
+	/* If pages are bf16 or fp8, bf16 is precise enough for matrices and rows, and faster than fp32. */
 	uint32_t dtype = cli->kv_dtype == SKV_BF16 || cli->kv_dtype == SKV_FP8 ? SKV_BF16 : SKV_F32;
 	int r = eng_backend_open(&host->backend, cli->device, err);
 
@@ -36,25 +36,28 @@ static void unload(struct eng_host *host)
 	host->backend = NULL;
 }
 
-/* Each rank has its own connection. The first one keeps the connection to a private daemon. */
+/*
+ * Connects this rank to the daemon. Each rank has its own connection; the first rank keeps the one to a private daemon
+ * that it has already.
+ */
 static int connect_rank(struct eng_host *host, const struct eng_cli *cli, struct eng_error *err)
 {
 	const char *socket = host->daemon ? eng_private_socket(host->daemon) : cli->socket;
 	int r;
 
 	if (eng_ranks_number(host->ranks) > 0) {
-		skv_disconnect(host->client); /* a copy of the first rank's */
+		skv_disconnect(host->client); /* a copy of the first rank's connection, from fork() */
 		host->client = NULL;
 	}
 	r = host->client ? 0 : skv_connect(&host->client, socket);
 	if (r < 0)
 		return eng_fail(err, r, "%s", skv_last_error());
 	if (eng_ranks_number(host->ranks) > 0)
-		host->daemon = NULL; /* the first rank owns it */
+		host->daemon = NULL; /* the first rank owns the private daemon */
 	return 0;
 }
 
-/* Starts the ranks before it opens the device, because they are forks. */
+/* Starts the ranks before opening the device, because ranks are forks and CUDA does not survive fork(). */
 int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_error *err)
 {
 	struct eng_host host = ENG_HOST_NULL;

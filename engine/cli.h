@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/cli.h - what the programs share: command-line options, and loading a model and connecting to a daemon.
+ * engine/cli.h - code that the engine's programs share: command-line options, loading a model, and connecting to a
+ * daemon.
  */
 #ifndef ENG_CLI_H
 #define ENG_CLI_H
@@ -12,15 +13,16 @@
 #include "engine/ranks.h"
 
 struct eng_cli {
-	const char *model;  /* directory */
-	const char *socket; /* NULL: $SPARSEKV_SOCKET, or else the system's */
+	const char *model;  /* directory of the model */
+	/* path of the daemon's socket; NULL: $SPARSEKV_SOCKET if set, otherwise the system daemon's socket */
+	const char *socket;
 	bool private_daemon;
 	bool quiet;
 	bool no_graph;
 	uint32_t device;   /* SKV_DEVICE_HOST or SKV_DEVICE_CUDA(i) */
 	uint32_t kv_dtype; /* enum skv_dtype */
-	uint32_t threads;  /* 0: all cores */
-	uint32_t ranks;    /* 0 and 1: this process has all heads */
+	uint32_t threads;  /* number of threads; 0: all cores */
+	uint32_t ranks;    /* number of tensor-parallel ranks; 0 or 1: this process has all heads */
 };
 #define ENG_CLI_INIT ((struct eng_cli){.kv_dtype = SKV_BF16})
 
@@ -37,7 +39,7 @@ struct eng_cli {
 	ENG_COUNT("threads", &(cli)->threads, 1, 1024, "default: all cores"),                               \
 	ENG_FLAG("quiet", &(cli)->quiet, "nothing on stderr but errors")
 
-/* The same for programs that run a model on several ranks. */
+/* The option --ranks, for programs that can run a model on several ranks. */
 #define ENG_CLI_RANKS(cli)                                                                                  \
 	ENG_COUNT("ranks", &(cli)->ranks, 1, ENG_RANKS_MAX,                                                 \
 	          "tensor-parallel ranks, a process each, on devices from --device's on (default 1)")
@@ -49,19 +51,22 @@ struct eng_host {
 	struct eng_backend *backend;
 	struct eng_model model;
 	struct skv_client *client;
-	struct eng_private *daemon; /* with --private; otherwise NULL */
-	struct eng_ranks *ranks;    /* NULL: one rank */
+	struct eng_private *daemon; /* private daemon, if started with --private; otherwise NULL */
+	struct eng_ranks *ranks;    /* NULL: there is only one rank */
 };
 #define ENG_HOST_NULL ((struct eng_host){.client = NULL})
 
-/* With ranks, it returns in every rank's process; on error only in the first one's. */
+/*
+ * Opens the backend, loads the model and connects to the daemon. With ranks, returns in the process of every rank;
+ * after an error, only in that of the first rank.
+ */
 int eng_host_open(struct eng_host *ret, const struct eng_cli *cli, struct eng_error *err);
 /*
- * Moves the model to cli->device; the connection to the daemon stays. After an error the model may be on no device;
- * call eng_host_close() then, too.
+ * Moves the model to cli->device and keeps the connection to the daemon. After an error the model may be on no device;
+ * eng_host_close() must be called then, too.
  */
 int eng_host_move(struct eng_host *host, const struct eng_cli *cli, struct eng_error *err);
-/* The program must then call eng_ranks_end() with the ranks that host->ranks had. */
+/* Closes everything in `host`. The program must then call eng_ranks_end() with the value that host->ranks had. */
 void eng_host_close(struct eng_host *host);
 
 /* Prints "program: text" on stderr. Returns EXIT_FAILURE, for main(). */

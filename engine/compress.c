@@ -5,7 +5,7 @@
 #include "engine/progress.h"
 #include "engine/read.h"
 
-#define SPAN 4u /* most kv heads in a span of palu */
+#define SPAN 4u /* most kv heads in a span of a palu compressor */
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -50,7 +50,7 @@ static int read_texts(const struct eng_compress *c, struct eng_residuals *of, st
 
 /* ---- making ---------------------------------------------------------------------------------- */
 
-/* Returns the smallest number of equal spans of at most SPAN heads. */
+/* Returns the smallest number of spans of equal size that divide the kv heads and have at most SPAN heads each. */
 static uint32_t spans_of(uint32_t kv_heads)
 {
 	uint32_t spans = (kv_heads + SPAN - 1) / SPAN;

@@ -8,9 +8,12 @@
 #include <string.h>
 #include "formats/safetensors.h"
 
-#define LEAST 32u /* widths are multiples of this */
+#define LEAST 32u /* widths of codes are multiples of LEAST */
 
-/* From LAPACK, which OpenBLAS contains. Fortran passes the lengths of strings after the other arguments. */
+/*
+ * A function of LAPACK, which is part of OpenBLAS. Fortran passes the lengths of string arguments after all other
+ * arguments.
+ */
 void dsyevd_(const char *job, const char *half, const int *n, double *a, const int *lda, double *w,
              double *work, const int *n_work, int *whole, const int *n_whole, int *info,
              size_t job_len, size_t half_len);
@@ -18,8 +21,9 @@ void dsyevd_(const char *job, const char *half, const int *n, double *a, const i
 /* ---- directions ------------------------------------------------------------------------------ */
 
 /*
- * Replaces a symmetric matrix with its eigenvectors as rows; writes the eigenvalues in ascending order to `value`.
- * Only the lower triangle is read: LAPACK is column-major, so to LAPACK it is the upper one. -ENOMEM, -EIO.
+ * Replaces a symmetric matrix [n][n] with its eigenvectors, as rows, and writes the eigenvalues to `value` in ascending
+ * order. Only the lower triangle is read; LAPACK, which is column-major, sees it as the upper triangle. Returns 0,
+ * -ENOMEM or -EIO.
  */
 static int decompose(double *a, uint32_t n, double *value)
 {
@@ -41,7 +45,7 @@ static int decompose(double *a, uint32_t n, double *value)
 	return n_work ? n_work : info ? -EIO : 0;
 }
 
-/* Applies a Hadamard transform to n rows of `cols` elements; n is a power of two. */
+/* Applies a normalised Hadamard transform across n rows of `cols` elements; n is a power of two. */
 static void mix(float *rows, uint32_t n, uint32_t cols)
 {
 	const float scale = 1 / sqrtf((float)n);
@@ -62,8 +66,8 @@ static void mix(float *rows, uint32_t n, uint32_t cols)
 }
 
 /*
- * Elements [first, first + n) of x are encoded by numbers [code, code + width) of a code: rows of `down`, 0
- * elsewhere.
+ * A part of a code: its numbers [code, code + width) encode elements [first, first + n) of x. In those rows of `down`
+ * all other elements are 0.
  */
 struct part {
 	uint32_t first, n, code, width;

@@ -2,10 +2,11 @@
 /*
  * engine/compressor.h - computes the best linear compressor for accumulated K and V, and writes its file.
  *
- * The residuals' largest principal directions are the rows of `down` and the columns of `out`. Of all linear maps to
- * `width` numbers and back this one loses least of the accumulated residuals (squared error, all elements with equal
- * weight). Numbers of a scale block share a scale when codes are quantized, so the directions of a block are mixed by
- * a Hadamard transform: then all its numbers have about the same magnitude.
+ * The rows of the matrix `down`, and the columns of the matrix `out`, are the principal directions of the accumulated
+ * residuals with the largest eigenvalues. Of all linear maps from a residual to `width` numbers and back, this one has
+ * the smallest squared error (all elements have equal weight). When codes are quantized, the numbers of a scale block
+ * share one scale. So a Hadamard transform mixes the directions of a scale block, which gives all numbers of the block
+ * about the same magnitude.
  */
 #ifndef ENG_COMPRESSOR_H
 #define ENG_COMPRESSOR_H
@@ -14,28 +15,38 @@
 #include "engine/error.h"
 #include "engine/residuals.h"
 
-/* Default size of a scale block of a code; default widths are multiples of it. */
+/* Default size of the scale blocks of a code. Default widths of codes are multiples of it. */
 #define ENG_COMPRESSOR_GROUP 64u
 
 struct eng_compressor {
 	const struct eng_residuals *of;
 	const char *kind; /* "deltakv" or "palu" */
 	uint32_t width;   /* numbers in a code */
-	uint32_t spans;   /* spans of kv heads that are encoded separately, K and V apart; 0: all of x together */
-	float *weights;   /* [layer]: down [width][d], out [d][width] */
-	double *lost;     /* [layer]: squared error, over all tokens and elements */
+	/*
+	 * number of spans of kv heads that are encoded separately, K and V apart (palu); 0: all of x is encoded
+	 * together (deltakv)
+	 */
+	uint32_t spans;
+	float *weights;   /* [layer]: matrix `down` [width][d], then matrix `out` [d][width] */
+	double *lost;     /* [layer]: squared error, summed over tokens and elements */
 };
 #define ENG_COMPRESSOR_NULL ((struct eng_compressor){.weights = NULL})
 
-/* The caller has checked `width` with eng_compressor_check(). -ENOMEM; -EIO: no directions were found. */
+/*
+ * Makes a compressor of accumulated residuals. The caller must have checked `width` with eng_compressor_check().
+ * Returns 0, -ENOMEM, or -EIO if LAPACK finds no principal directions.
+ */
 int eng_compressor_make(struct eng_compressor *ret, const struct eng_residuals *of, const char *kind, uint32_t width,
                         uint32_t spans, struct eng_error *err);
 void eng_compressor_deinit(struct eng_compressor *c);
 
-/* -EINVAL: codes of `width` numbers do not fit x of d elements. */
+/* Returns 0, or -EINVAL if x of d elements cannot be encoded by codes of `width` numbers in `spans` spans. */
 int eng_compressor_check(uint32_t d, uint32_t width, uint32_t spans, struct eng_error *err);
 
-/* Replaces the file when all of it is written. Returns a negative errno. */
+/*
+ * Writes the compressor to a file, which replaces an existing one only when it is complete. Returns 0 or a negative
+ * errno.
+ */
 int eng_compressor_write(const struct eng_compressor *c, const char *path, struct eng_error *err);
 
 #endif

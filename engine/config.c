@@ -30,7 +30,7 @@ static int bad(const struct reader *r, const char *key, const char *expected)
 
 /* ---- values by key --------------------------------------------------------------------------- */
 
-/* A whole number from 1 to `most`. A missing key takes `def` if that is not 0. */
+/* Reads a whole number from 1 to `most`. If the key is missing or null, the value is `def`; 0: the key is required. */
 static int get_count(const struct reader *r, const char *key, uint32_t def, uint32_t most, uint32_t *ret)
 {
 	const json_t *v = json_object_get(r->root, key);
@@ -48,7 +48,7 @@ static int get_count(const struct reader *r, const char *key, uint32_t def, uint
 	return 0;
 }
 
-/* A number above 0. A missing key takes `def` if that is above 0. */
+/* Reads a number above 0. If the key is missing or null, the value is `def`; 0: the key is required. */
 static int get_positive(const struct reader *r, const char *key, double def, double *ret)
 {
 	const json_t *v = json_object_get(r->root, key);
@@ -63,7 +63,7 @@ static int get_positive(const struct reader *r, const char *key, double def, dou
 	return 0;
 }
 
-/* A key that must be absent, null or false. */
+/* Checks that a key is missing, null or false. */
 static int get_off(const struct reader *r, const char *key)
 {
 	const json_t *v = json_object_get(r->root, key);
@@ -73,7 +73,7 @@ static int get_off(const struct reader *r, const char *key)
 	               : bad(r, key, "null or false (nothing else is computed)");
 }
 
-/* true or false; a missing key is false. */
+/* Reads true or false; a missing key means false. */
 static int get_bool(const struct reader *r, const char *key, bool *ret)
 {
 	const json_t *v = json_object_get(r->root, key);
@@ -84,7 +84,7 @@ static int get_bool(const struct reader *r, const char *key, bool *ret)
 	return 0;
 }
 
-/* A key that must be absent or have this value. */
+/* Checks that a key is missing or has this value. */
 static int get_fixed(const struct reader *r, const char *key, const char *value)
 {
 	const char *s = json_string_value(json_object_get(r->root, key));
@@ -101,7 +101,10 @@ static bool is_token(const json_t *v, uint32_t vocab)
 	return json_is_integer(v) && json_integer_value(v) >= 0 && json_integer_value(v) < (json_int_t)vocab;
 }
 
-/* bos: a token id below vocab_size, or none. eos: one id, a list of ids, or none (then no token ends a text). */
+/*
+ * Reads the token ids bos and eos. bos is a token id below vocab_size, or missing. eos is one token id, a list of token
+ * ids, or missing; without eos, no token ends a text.
+ */
 static int get_ends(const struct reader *r, struct eng_config *c)
 {
 	const json_t *bos = json_object_get(r->root, "bos_token_id"), *eos = json_object_get(r->root, "eos_token_id");
@@ -126,14 +129,15 @@ static int get_ends(const struct reader *r, struct eng_config *c)
 
 /* ---- the parts of a configuration ------------------------------------------------------------ */
 
-/* What an architecture has, and which keys of config.json it may have. */
+/* What all models of an architecture have, and which keys config.json may have. */
 struct family {
 	const char *name;
-	bool may_bias;          /* "attention_bias": of q, k, v and o */
-	bool may_bias_mlp;      /* "mlp_bias" */
-	bool qkv_bias, qk_norm; /* in every model of the architecture */
-	uint32_t kv_heads;      /* if the key is missing; 0: num_attention_heads */
-	uint32_t head_dim;      /* the same; 0: hidden_size / num_attention_heads */
+	bool may_bias;          /* "attention_bias" is allowed: biases of q, k, v and o */
+	bool may_bias_mlp;      /* "mlp_bias" is allowed */
+	/* every model of the architecture has biases of q, k and v; has RMS norms of q and k heads */
+	bool qkv_bias, qk_norm;
+	uint32_t kv_heads;      /* default of num_key_value_heads; 0: num_attention_heads */
+	uint32_t head_dim;      /* default of head_dim; 0: hidden_size / num_attention_heads */
 	enum { ALL_TOKENS, ONE_WINDOW, WINDOWS_BY_LAYER } windows;
 };
 
@@ -173,7 +177,7 @@ static int get_family(const struct reader *r, const struct family *f, struct eng
 
 static int get_shape(const struct reader *r, const struct family *f, struct eng_config *c)
 {
-	const bool said = json_object_get(r->root, "num_key_value_heads"); /* even if it is null */
+	const bool said = json_object_get(r->root, "num_key_value_heads"); /* the key is there, even if it is null */
 
 	if (get_count(r, "hidden_size", 0, 1u << 16, &c->hidden) ||
 	    get_count(r, "num_hidden_layers", 0, SKV_MAX_LAYERS, &c->n_layers) ||
@@ -196,7 +200,7 @@ static int get_shape(const struct reader *r, const struct family *f, struct eng_
 
 /* ---- windows --------------------------------------------------------------------------------- */
 
-/* Reads "layer_types"; without it, layers from `first` on have `window`. */
+/* Reads "layer_types". If the key is missing, the layers from `first` on have a sliding window of `window` tokens. */
 static int get_layer_types(const struct reader *r, uint32_t window, uint32_t first, struct eng_config *c)
 {
 	const json_t *types = json_object_get(r->root, "layer_types");
@@ -221,7 +225,7 @@ static int get_layer_types(const struct reader *r, uint32_t window, uint32_t fir
 	return 0;
 }
 
-/* Reads "max_window_layers": the first layers, possibly none, which attend to all tokens. */
+/* Reads "max_window_layers": the number of first layers that attend to all tokens; may be 0. */
 static int get_first_window(const struct reader *r, uint32_t *ret)
 {
 	const json_t *v = json_object_get(r->root, "max_window_layers");
@@ -233,8 +237,8 @@ static int get_first_window(const struct reader *r, uint32_t *ret)
 }
 
 /*
- * Mistral's windows default to 4,096 tokens. Qwen's are off unless "use_sliding_window" is true, whatever other keys
- * say.
+ * Reads the sliding windows. Without "sliding_window", Mistral models have windows of 4,096 tokens. Qwen models have no
+ * sliding windows unless "use_sliding_window" is true, whatever the other keys are.
  */
 static int get_windows(const struct reader *r, const struct family *f, struct eng_config *c)
 {
@@ -255,7 +259,7 @@ static int get_windows(const struct reader *r, const struct family *f, struct en
 
 /* ---- rotary positions ------------------------------------------------------------------------ */
 
-/* Input of get_rope(). A key outside the object wins over the same key inside, as in transformers. */
+/* Where get_rope() reads. A key of config.json takes precedence over the same key in the object, as in transformers. */
 struct rope_reader {
 	struct reader in; /* the object "rope_scaling" or "rope_parameters" */
 	const struct reader *beside;
@@ -286,8 +290,8 @@ static double mscale(double factor, double by)
 }
 
 /*
- * Reads the factor of cos and sin: "attention_factor", or the quotient of "mscale" and "mscale_all_dim" (DeepSeek),
- * which counts only if both are given. Otherwise it follows from "factor" (skv_rope_scale).
+ * Reads the factor that cosines and sines are multiplied by: "attention_factor", or else the quotient of "mscale" and
+ * "mscale_all_dim" (DeepSeek) if both are given. If neither is given, skv_rope_scale() computes it from "factor".
  */
 static int get_attention(const struct reader *r, struct skv_rope *rope)
 {
@@ -305,7 +309,10 @@ static int get_attention(const struct reader *r, struct skv_rope *rope)
 	return 0;
 }
 
-/* "truncate" belongs to a later variant; only true, its default, is supported. */
+/*
+ * Reads the parameters of YaRN. The key "truncate" exists only in a later variant of YaRN; only its default, true, is
+ * supported.
+ */
 static int get_yarn(const struct rope_reader *r, struct skv_rope *rope)
 {
 	const json_t *truncate = json_object_get(r->in.root, "truncate");
@@ -345,7 +352,10 @@ static int whole_head(const struct reader *r)
 	return !part || json_is_null(part) || json_number_value(part) == 1 ? 0 : bad(r, "partial_rotary_factor", "1");
 }
 
-/* Older files have rope_theta and, if scaled, rope_scaling; newer ones have both in rope_parameters. */
+/*
+ * Reads the rotary embedding. Older files have the key rope_theta and, if positions are scaled, the object
+ * rope_scaling; newer files have both in the object rope_parameters.
+ */
 static int get_rope(const struct reader *r, uint32_t max_positions, struct skv_rope *rope)
 {
 	const char *key = "rope_scaling";

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Number of elements in a layer's output. */
+/* Returns the number of elements in a row of a layer's output. */
 static size_t wide(const struct eng_delta_error_shape *s)
 {
 	return (size_t)s->n_heads * s->head_dim;
@@ -37,7 +37,10 @@ void eng_delta_error_deinit(struct eng_delta_error *d)
 
 /* ---- choosing rows --------------------------------------------------------------------------- */
 
-/* Position of row i in its window. The golden ratio spreads the positions evenly, whichever windows are chosen. */
+/*
+ * Returns the position in its window of the i-th row to measure. Multiplying by the golden ratio spreads the positions
+ * evenly, whichever windows are chosen.
+ */
 static uint32_t distance(const struct eng_delta_error_shape *s, uint32_t i)
 {
 	return 1 + (uint32_t)(((uint64_t)(i * 2654435769u) * (s->gamma - 1)) >> 32);
@@ -73,8 +76,8 @@ static bool sees(const struct eng_delta_error_shape *s, uint32_t p, uint32_t t)
 }
 
 /*
- * out = the average of v, weighted by the softmax of scores, over all tokens up to p (`all`) or over those that
- * sparse attention sees.
+ * Computes the output of a head: the average of v weighted by the softmax of the scores, over all tokens up to p if
+ * `all` is true, otherwise over the tokens that sparse attention sees.
  */
 static void mean(const struct eng_delta_error_shape *s, const struct eng_delta_error_row *r, const float *scores,
                  const float *v, bool all, float *out)

@@ -1,30 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/delta-similarity.h - how similar the errors of neighbouring rows are; corrected sparse prefill depends on
- * it.
+ * engine/delta-similarity.h - measures how similar the errors of sparse attention are in neighbouring rows. Corrected
+ * sparse prefill (Delta Attention) helps only if they are similar.
  *
- * A row's difference d is a head's output of dense attention minus its output of sparse attention. The first of each
- * gamma rows is computed densely, and its difference d_0 is added to the outputs of the other rows: the error of row
- * j changes from d_j to d_j - d_0. Its square is smaller than that of d_j if 2 cos |d_0| |d_j| > |d_0|^2; for
- * differences of equal length, if their cosine is above 1/2.
+ * The difference d of a row is a head's output of dense attention minus its output of sparse attention. Of each window
+ * of gamma rows the first is also computed with dense attention, and its difference d_0 is added to the sparse outputs
+ * of the other rows. So the error of row j changes from d_j to d_j - d_0. The correction makes the square of the error
+ * smaller if 2 cos |d_0| |d_j| > |d_0|^2, where cos is the cosine between d_0 and d_j; if d_0 and d_j have the same
+ * length, a cosine above 1/2 is enough.
  */
 #ifndef ENG_DELTA_SIMILARITY_H
 #define ENG_DELTA_SIMILARITY_H
 
 #include <stdint.h>
 
-#define ENG_DELTA_SIMILARITY_BINS 12u /* of distances j: 1, 2 to 3, 4 to 7, ... 2,048 and more */
+#define ENG_DELTA_SIMILARITY_BINS 12u /* number of bins of the distance j: 1, 2 to 3, 4 to 7, ... 2,048 and more */
 
-/* Sums over rows and heads; initially all zero. */
+/* Sums over rows and heads. All zeros is the initial state. */
 struct eng_delta_similarity {
 	uint64_t n[ENG_DELTA_SIMILARITY_BINS];
 	double cosine[ENG_DELTA_SIMILARITY_BINS];
-	double dense; /* |dense output|^2 */
-	double whole; /* |d_j|^2 */
-	double left;  /* |d_j - d_0|^2 */
+	double dense; /* square of the dense output, |out_j|^2 */
+	double whole; /* square of the error without correction, |d_j|^2 */
+	double left;  /* square of the error with correction, |d_j - d_0|^2 */
 };
 
-/* One head's outputs for the first row of a window and for row j of it, j at least 1. */
+/*
+ * One head's outputs, dense and sparse, for the first row of a window and for row j of the same window, j at least 1.
+ */
 struct eng_delta_similarity_pair {
 	const float *dense_first, *sparse_first, *dense, *sparse;
 };
@@ -32,14 +35,19 @@ void eng_delta_similarity_add(struct eng_delta_similarity *, const struct eng_de
                               uint32_t j);
 void eng_delta_similarity_merge(struct eng_delta_similarity *, const struct eng_delta_similarity *other);
 
-/* Mean cosine of one bin, and of all. NAN: no rows. */
+/* Return the mean cosine of one bin, and of all bins. NAN: no rows were added. */
 double eng_delta_similarity_bin(const struct eng_delta_similarity *, uint32_t bin);
 double eng_delta_similarity_cosine(const struct eng_delta_similarity *);
 
-/* |d|^2 over the square of the dense outputs: the relative error of sparse attention. NAN: no rows. */
+/*
+ * Returns the square of the uncorrected errors, relative to the square of the dense outputs. NAN: no rows were added.
+ */
 double eng_delta_similarity_missed(const struct eng_delta_similarity *);
 
-/* The share of that error which the correction leaves: below 1 it helps, above 1 it harms. 0 if there is no error. */
+/*
+ * Returns the square of the corrected errors, relative to that of the uncorrected errors: below 1 the correction helps,
+ * above 1 it does harm. 0 if there is no error.
+ */
 double eng_delta_similarity_left(const struct eng_delta_similarity *);
 
 #endif

@@ -4,7 +4,7 @@
 #include <math.h>
 #include "engine/ops.h"
 
-/* Returns log Σ exp(x). */
+/* Returns log Σ exp(x). `top` is the largest x, which is subtracted to avoid overflow. */
 static double log_sum_exp(const float *x, uint32_t n, float top)
 {
 	double sum = 0;

@@ -2,9 +2,9 @@
 /*
  * engine/divergence.h - how far a policy's next-token distributions are from those of dense attention.
  *
- * Accuracy on tasks tells little about a long text, in which every token counts. Here each row of a forced text
- * compares whole distributions. P is the distribution of the reference (dense attention), Q that of the policy, t the
- * true token:
+ * The accuracy of answers tells little about long texts, in which every token counts. Here the next-token distributions
+ * are compared at each row of a text that is fed to the model token by token (forced decoding). P is the distribution
+ * under dense attention (the reference), Q the distribution under the policy, and t the true next token:
  *     KL(P || Q) = Σ_i P(i) (log P(i) − log Q(i)), natural logarithm;
  *     agreement: argmax P = argmax Q;   change of NLL: log P(t) − log Q(t).
  */
@@ -13,13 +13,16 @@
 
 #include <stdint.h>
 
-/* Sums over rows. */
+/* Sums over rows; `rows` is the number of rows, `agree` that of rows with the same argmax. */
 struct eng_divergence {
 	uint32_t rows, agree;
 	double kl, nll_change;
 };
 
-/* Adds one row: `vocab` logits of the reference and of the policy, and the true token. Any thread may call it. */
+/*
+ * Adds one row: `vocab` logits under the reference and under the policy, and the true token `want`. Different threads
+ * may call it for different sums.
+ */
 void eng_divergence_add(struct eng_divergence *d, const float *reference, const float *logits, uint32_t vocab, int32_t want);
 
 #endif

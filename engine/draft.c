@@ -3,7 +3,10 @@
 
 #include <string.h>
 
-/* Returns the index after the latest earlier occurrence of the text's last `key` tokens; 0: none. */
+/*
+ * Returns the index of the token after the latest earlier occurrence of the text's last `key` tokens; 0 if there is
+ * none.
+ */
 static uint32_t end_of_latest(const int32_t *text, uint32_t n, uint32_t key)
 {
 	const int32_t *last = text + n - key;

@@ -2,25 +2,28 @@
 /*
  * engine/draft.h - drafts for speculative decoding, taken from the text itself.
  *
- * Prompt lookup decoding: if the newest tokens of a text occur earlier in it, the tokens that followed them there are
- * likely to follow again. It needs no second model, and helps if answers repeat the prompt.
+ * This is prompt lookup decoding: if the newest tokens of a text also occur earlier in the text, the tokens that
+ * followed the earlier occurrence are likely to follow again. Prompt lookup needs no second model. The drafts make
+ * decoding faster if answers repeat parts of the prompt.
  */
 #ifndef ENG_DRAFT_H
 #define ENG_DRAFT_H
 
 #include <stdint.h>
 
-#define ENG_DRAFT_MAX 15u /* with the newest token, the most rows that a decode step may have */
+/* most tokens of a draft, one less than the most rows of a decode step (its first row is the newest token) */
+#define ENG_DRAFT_MAX 15u
 
 /*
- * Writes up to `most` tokens that may follow text[0 ... n - 1]: those after the latest earlier occurrence of the last
- * three tokens, or else of the last two. Returns their number; 0: no such occurrence.
+ * Writes up to `most` tokens that may follow text[0 ... n - 1]: the tokens after the latest earlier occurrence of the
+ * text's last three tokens or, if there is none, of its last two tokens. Returns the number of tokens written; 0 if
+ * neither occurs earlier.
  */
 uint32_t eng_draft(const int32_t *text, uint32_t n, uint32_t most, int32_t *ret);
 
 /*
- * Returns how many of n drafted tokens equal the model's choice; chosen[i] is the token that the model chose at the
- * position of draft[i].
+ * Returns how many of the n drafted tokens are accepted: those before the first one that differs from the model's
+ * choice. chosen[i] is the token that the model chose at the position of draft[i].
  */
 uint32_t eng_draft_accepted(const int32_t *draft, const int32_t *chosen, uint32_t n);
 

@@ -8,7 +8,10 @@
 #include <unistd.h>
 #include "common/process.h"
 
-/* Names kernels for this processor that OpenBLAS has but did not choose. NULL: its own choice is right. */
+/*
+ * Returns the name of the OpenBLAS kernels that fit this processor if OpenBLAS has chosen much worse ones. NULL:
+ * OpenBLAS has chosen well.
+ */
 static const char *better_core(void)
 {
 #if defined(__x86_64__) && defined(OPENBLAS_VERSION)
@@ -35,7 +38,7 @@ void eng_env_init(char **argv)
 	self[n] = '\0';
 	if ((core && setenv("OPENBLAS_CORETYPE", core, 1)) || (spins && setenv("GOMP_SPINCOUNT", "1000", 1)))
 		return;
-	execv(self, argv); /* if it fails, the program continues without the settings */
+	execv(self, argv); /* if execv() fails, the program continues without the settings */
 }
 
 bool eng_env_directory(char *to, size_t room)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/env.h - settings that libraries read before main(), and the directory of the program.
+ * engine/env.h - sets environment variables that libraries read before main(), and finds the directory of the program.
  */
 #ifndef ENG_ENV_H
 #define ENG_ENV_H
@@ -9,19 +9,23 @@
 #include <stddef.h>
 
 /*
- * Call this first in main(). If a setting below is missing from the environment, it sets it and executes the program
- * again. Settings of the user stay.
+ * The first call of main(). If a variable below is missing from the environment, sets the variable and executes the
+ * program again, because libraries read it before main(). Variables that the user has set are not changed.
  *
- * GOMP_SPINCOUNT: OpenMP threads spin while they wait for work, by default for a few milliseconds. On a busy machine
- * that takes time from the thread that they wait for, and decoding becomes ten times slower. A few microseconds are
- * enough on an idle machine, too.
+ * GOMP_SPINCOUNT: OpenMP threads that wait for work spin, by default for a few milliseconds. On a busy machine the
+ * spinning takes processor time from the thread that they wait for, and decoding becomes ten times slower. The variable
+ * limits the spinning to a few microseconds, which is enough even on an idle machine.
  *
- * OPENBLAS_CORETYPE: OpenBLAS treats a processor newer than itself as one of 2004, with SSE3 only (0.3.21 does so on
- * Intel's of 2023). Its products are then five times slower than with the right kernels.
+ * OPENBLAS_CORETYPE: If a processor is newer than OpenBLAS, OpenBLAS may take it for one of 2004 that has only SSE3
+ * (version 0.3.21 does so on Intel processors of 2023). Its matrix products are then five times slower than with the
+ * right kernels, which the variable names.
  */
 void eng_env_init(char **argv);
 
-/* Writes the directory of this executable, without libtool's .libs. Returns false if it is unknown. */
+/*
+ * Writes the directory of this executable, without libtool's .libs at its end. Returns false if the directory is
+ * unknown.
+ */
 bool eng_env_directory(char *to, size_t room);
 
 #endif

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* sparsekv-eval: runs a task file under several policies and reports their accuracy. See sparsekv-eval(1). */
+/*
+ * sparsekv-eval: runs the cases of a task file under several policies, and reports the accuracy of each policy. See
+ * sparsekv-eval(1).
+ */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -19,7 +22,7 @@ struct arguments {
 	const char *tasks, *csv, *dump;
 	const char *policies[ENG_LIST_MAX];
 	uint32_t n_policies;
-	const char *names[ENG_LIST_MAX]; /* these point into the command line */
+	const char *names[ENG_LIST_MAX]; /* names of tasks, pointers into the command line */
 	uint32_t sizes[ENG_LIST_MAX];
 	struct eng_task_filter filter;
 	uint32_t mode; /* enum eng_mode */
@@ -92,7 +95,10 @@ static int parse(struct arguments *a, int argc, char **argv, struct eng_error *e
 
 /* ---- output ---------------------------------------------------------------------------------- */
 
-/* Opens output files before the evaluation, so that a bad name does not waste its work. */
+/*
+ * Opens an output file. Files are opened before the evaluation, so that a wrong name does not waste the work of the
+ * evaluation.
+ */
 static int open_output(const char *path, FILE **ret, struct eng_error *err)
 {
 	if (!path)
@@ -139,7 +145,7 @@ static int run(const struct arguments *a, const struct eng_host *host, const str
 
 	if (r)
 		return r;
-	if (eng_ranks_number(host->ranks) > 0) { /* the first rank has the same results */
+	if (eng_ranks_number(host->ranks) > 0) { /* the first rank has the same results and reports them */
 		eng_results_free(&eval, results);
 		return 0;
 	}
@@ -194,7 +200,7 @@ int main(int argc, char **argv)
 	eng_cases_deinit(&cases);
 	eng_tokens_deinit(&tokens);
 	if (stop) {
-		/* terminate by the signal, now that the daemon has its sequences back */
+		/* terminate by the signal, now that all sequences in the daemon are dropped */
 		signal(stop, SIG_DFL);
 		raise(stop);
 	}

@@ -8,29 +8,33 @@
 #include <unistd.h>
 #include "engine/progress.h"
 
-#define PROMPT_WORK 0.2 /* cost of a prompt token in decode rows, for the progress line */
+/* estimated time of reading a prompt token, relative to that of a decode row; only for the progress line */
+#define PROMPT_WORK 0.2
 
-/* A case that is being evaluated. */
+/* A case of the current group. */
 struct lane {
 	const struct eng_case *c;
-	size_t index;    /* of the case in cases->list */
-	const int32_t *prompt, *want; /* of the case */
+	size_t index;    /* index of the case in cases->list */
+	const int32_t *prompt, *want; /* prompt and true answer of the case */
 	uint32_t n_prompt, n_want;
-	int32_t *got; /* argmaxes; it has room for `limit` */
+	int32_t *got; /* tokens that the model chose; has room for `limit` */
 	uint32_t n_got, limit;
-	float *reference; /* [n_want][vocab]: the first policy's logits, for comparison; NULL: nothing is compared */
-	struct skv_seq **seq; /* [policy]; NULL: not open */
+	float *reference; /* [n_want][vocab]: the first policy's logits; NULL: policies are not compared */
+	struct skv_seq **seq; /* [policy]: the case's sequence under each policy; NULL: there is none */
 };
 
 struct run {
 	const struct eng_eval *eval;
-	struct skv_session **sessions; /* [policy] */
+	struct skv_session **sessions; /* [policy]: a session for each policy */
 	struct eng_forward forward;
-	struct lane *lanes; /* [batch] */
+	struct lane *lanes; /* [batch]: the cases of the current group */
 	uint32_t n_lanes;
-	/* the first policy that attends to all of a prompt: the others fork its prompts; n_policies: none */
+	/*
+	 * the first policy whose session reads prompts for others, which fork its sequences; n_policies: there is no
+	 * such policy
+	 */
 	uint32_t reader;
-	struct eng_result *results; /* [policy][case] */
+	struct eng_result *results; /* [policy][case]: results */
 	struct eng_progress progress;
 	double work_done;
 };
@@ -50,7 +54,10 @@ static bool stopped(const struct run *run)
 	return run->eval->stop && *run->eval->stop;
 }
 
-/* Returns whether the policy must read prompts itself: its prefill is special, or its pages have another dtype. */
+/*
+ * Returns whether the policy must read prompts itself, because its KV cache depends on how a prompt is read, or because
+ * its pages have another dtype.
+ */
 static bool reads_alone(const struct run *run, uint32_t policy)
 {
 	const struct eng_eval *eval = run->eval;
@@ -89,7 +96,7 @@ static int lane_init(struct lane *lane, const struct eng_eval *eval, size_t inde
 	return 0;
 }
 
-/* Reads a prompt, except its last token, into a new sequence of the policy's session. */
+/* Reads a prompt, except for its last token, into a new sequence of the policy's session. */
 static int prefill(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
 {
 	struct skv_session *session = run->sessions[policy];
@@ -116,7 +123,7 @@ static int prefill(struct run *run, struct lane *lane, uint32_t policy, struct e
 	return r;
 }
 
-/* Hands a fork of the prompt, as run->reader has read it, to another policy's session. */
+/* Forks the sequence of a prompt that run->reader has read, and moves the fork to another policy's session. */
 static int hand_over(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
 {
 	char name[SKV_NAME_MAX];
@@ -131,7 +138,10 @@ static int hand_over(struct run *run, struct lane *lane, uint32_t policy, struct
 
 /* ---- decoding a batch ------------------------------------------------------------------------ */
 
-/* Returns the next input token: the prompt's last one, then the true answer's (forced) or the chosen one. */
+/*
+ * Returns the next input token: first the prompt's last token, then tokens of the true answer (forced mode) or the
+ * tokens that the model chose.
+ */
 static int32_t token_in(const struct run *run, const struct lane *lane)
 {
 	if (!lane->n_got)
@@ -145,7 +155,7 @@ static bool finished(const struct run *run, const struct lane *lane)
 	                                      eng_tokens_is_end(run->eval->tokens, lane->got[lane->n_got - 1]));
 }
 
-/* Stores the result of a case, and drops its sequence. */
+/* Stores the result of a case under a policy, and drops the sequence. */
 static int finish(struct run *run, struct lane *lane, uint32_t policy, struct eng_error *err)
 {
 	struct eng_result *result = result_of(run, policy, lane);
@@ -156,7 +166,7 @@ static int finish(struct run *run, struct lane *lane, uint32_t policy, struct en
 	result->score = run->eval->mode == ENG_FORCED
 	                        ? eng_score_forced(lane->got, lane->want, lane->n_want, tokens)
 	                        : eng_score_free(lane->got, lane->n_got, lane->want, lane->n_want, tokens);
-	skv_seq_tokens(seq, NULL); /* waits, so that the last steps on a device count, too */
+	skv_seq_tokens(seq, NULL); /* waits for the device, so that the statistics include the last steps */
 	skv_seq_attended(seq, &result->attended, &result->causal);
 	skv_seq_recall(seq, &result->recall_layers, &result->recall);
 	skv_seq_pages(seq, &result->resident, &result->pages);
@@ -166,7 +176,7 @@ static int finish(struct run *run, struct lane *lane, uint32_t policy, struct en
 	return library(skv_seq_drop(seq), err);
 }
 
-/* Adds one row of a forced answer to the result. */
+/* Adds the logits of one row of a forced answer to the result. */
 static void look_at_logits(struct run *run, uint32_t policy, struct lane *lane, const float *row)
 {
 	struct eng_result *result = result_of(run, policy, lane);
@@ -183,7 +193,7 @@ static void look_at_logits(struct run *run, uint32_t policy, struct lane *lane, 
 	}
 }
 
-/* Adds the tokens that the open step chose to the lanes; in forced mode evaluates the logits, too. */
+/* Appends the tokens that the open step chose to the lanes' answers; in forced mode also evaluates the logits. */
 static int look(struct run *run, uint32_t policy, struct lane **active, uint32_t n, struct eng_error *err)
 {
 	uint32_t vocab = run->eval->model->config.vocab;
@@ -204,7 +214,7 @@ static int look(struct run *run, uint32_t policy, struct lane **active, uint32_t
 	return r;
 }
 
-/* Runs one step over these cases: one token in and one argmax out for each. */
+/* Runs one decode step over these cases: each has one input token and gets one chosen token. */
 static int decode_step(struct run *run, uint32_t policy, struct lane **active, uint32_t n,
                        struct eng_error *err)
 {
@@ -297,7 +307,10 @@ static int by_length(const void *a, const void *b, void *cases)
 	return x < y ? -1 : x > y;
 }
 
-/* Checks that every case fits the model, chooses run->reader, and estimates the work. */
+/*
+ * Checks that every case fits in the model's context, chooses run->reader, and estimates the work for the progress
+ * line.
+ */
 static int measure(struct run *run, double *ret_work, struct eng_error *err)
 {
 	const struct eng_eval *eval = run->eval;

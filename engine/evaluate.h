@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/evaluate.h - runs task cases under several policies and scores the answers.
+ * engine/evaluate.h - runs the cases of a task file under several policies and scores the answers.
  *
- * Cases are run in groups of `batch` cases of similar length. A group's prompts are read once, by the session of the
- * first policy whose prefill is dense: the KV cache of a prompt is the same for all such policies. The other policies
- * get forks of it, which share the prompt's pages and have a name while they are handed from session to session. A
- * policy that needs scores of a prompt's queries, or whose prefill is sparse, reads the prompt itself. Then each
- * policy decodes the group, all its cases in one step, each at its own position; a case that ends leaves the batch.
+ * Cases are run in groups of `batch` cases whose answers have similar lengths. The KV cache of a prompt is the same
+ * under all policies whose prefill is dense. So only the session of the first of these policies reads a group's
+ * prompts. The others of these policies get forks of the prompts' sequences, which share the pages. A fork is handed
+ * from session to session under a temporary name. A policy whose prefill is sparse, or that needs scores of a prompt's
+ * queries, reads the prompts itself. Then each policy decodes the group: a step decodes one token of every case, each
+ * at its own position. A case that ends leaves the batch.
  *
- * The last token of a prompt is the first decode row, as everywhere in the engine.
+ * The last token of a prompt is not read with the prompt: it is the input of the first decode row, as everywhere in the
+ * engine.
  */
 #ifndef ENG_EVALUATE_H
 #define ENG_EVALUATE_H
@@ -20,10 +22,10 @@
 #include "engine/tasks.h"
 
 enum eng_mode {
-	ENG_FORCED, /* feed the true answer, compare every argmax */
+	ENG_FORCED, /* feed the tokens of the true answer, and compare the model's argmax at each of them */
 	/*
-	 * feed the argmax until a token ends the text, or until ENG_FREE_SLACK tokens beyond the true answer; an
-	 * answer without eos has no slack
+	 * feed the model's argmax until a token ends the text, or until the answer has ENG_FREE_SLACK tokens more than
+	 * the true one; if the true answer does not end with eos, decoding stops at its length
 	 */
 	ENG_FREE,
 };
@@ -33,39 +35,43 @@ struct eng_eval {
 	const struct eng_model *model;
 	const struct eng_tokens *tokens;
 	struct skv_client *client;
-	struct eng_ranks *ranks; /* NULL: this process has all heads */
-	uint32_t kv_dtype, first_dtype; /* dtype of the pages; dtype for the first policy */
-	const char *const *policies; /* specs */
+	struct eng_ranks *ranks; /* NULL: this process has all attention heads */
+	uint32_t kv_dtype, first_dtype; /* dtype of the pages; dtype of the first policy's pages */
+	const char *const *policies; /* policy specs */
 	uint32_t n_policies;
 	const struct eng_cases *cases;
 	enum eng_mode mode;
 	uint32_t batch;
-	uint32_t chunk; /* most prompt rows in a step */
-	/* forced mode: compare each row's distribution with the first policy's; needs vocab floats a row */
+	uint32_t chunk; /* most rows of a prompt in a step */
+	/*
+	 * in forced mode: compares the distribution of each row with the first policy's, which takes memory of `vocab`
+	 * floats a row
+	 */
 	bool compare;
 	bool quiet;
 	bool no_graph;                     /* on a device: launch the kernels of a step one by one */
-	uint32_t recall;                   /* measure attention recall in one of this many steps; 0: never */
-	const volatile sig_atomic_t *stop; /* set by a signal handler: stop at the next step */
+	uint32_t recall;                   /* attention recall is measured in one of this many steps; 0: never */
+	const volatile sig_atomic_t *stop; /* a signal handler sets it to stop at the next step */
 };
 
 /* The result of one case under one policy. */
 struct eng_result {
 	struct eng_score score;
-	struct eng_likelihood likelihood; /* forced mode only */
-	struct eng_divergence divergence; /* `compare` only */
-	char *said;                   /* free mode only: the text of the answer */
-	uint32_t decode_len;          /* decode rows */
-	double seconds;               /* this case's share of the time of its steps */
-	uint64_t attended, causal;    /* token counts, summed over decode rows and layers */
-	uint64_t resident, pages;     /* when the case ends */
-	uint64_t recall_layers;       /* number of layers whose recall was measured, over all steps ... */
-	double recall;                /* ... and the sum of their recalls */
+	struct eng_likelihood likelihood; /* only in forced mode */
+	struct eng_divergence divergence; /* only if eng_eval.compare is set */
+	char *said;                   /* text of the answer, only in free mode */
+	uint32_t decode_len;          /* number of decode rows */
+	double seconds;               /* time of the case's decode steps, divided evenly among the cases of each step */
+	/* tokens attended to, and tokens that dense attention attends to: sums over decode rows and layers */
+	uint64_t attended, causal;
+	uint64_t resident, pages;     /* pages in memory, and pages of dense attention, when the case ends */
+	uint64_t recall_layers;       /* number of recall measurements, over layers and steps */
+	double recall;                /* sum of the measured recalls */
 };
 
 /*
- * Runs everything. *ret_results: [policy][case], to be freed with eng_results_free(). Returns a negative errno;
- * -EINTR if `stop` was set. In all cases no sequence stays in the daemon.
+ * Runs all cases under all policies. *ret_results is [policy][case]; the caller frees it with eng_results_free().
+ * Returns 0 or a negative errno; -EINTR if `stop` was set. No sequence stays in the daemon, not even after an error.
  */
 int eng_evaluate(const struct eng_eval *eval, struct eng_result **ret_results, struct eng_error *err);
 void eng_results_free(const struct eng_eval *eval, struct eng_result *results);

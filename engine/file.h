@@ -7,7 +7,7 @@
 
 struct eng_error;
 
-/* Reads all bytes of a file ("-": stdin). The caller frees *ret_text. */
+/* Reads all bytes of the file at `path`, or of stdin if the path is "-". The caller frees *ret_text. */
 int eng_file_read(const char *path, char **ret_text, size_t *ret_len, struct eng_error *err);
 
 #endif

@@ -31,7 +31,7 @@ static int allocate(struct eng_forward *f, struct eng_error *err)
 	size_t element = skv_dtype_bytes(f->model->dtype);
 	const struct {
 		void *at;
-		size_t bytes; /* of a row */
+		size_t bytes; /* bytes of a row */
 	} part[] = {
 		{&f->x, c->hidden * sizeof(float)},
 		{&f->h, c->hidden * element},
@@ -134,10 +134,10 @@ static int grow_rope(struct eng_forward *f, uint32_t positions, struct eng_error
 
 /* ---- input ----------------------------------------------------------------------------------- */
 
-/* The rows of a step. */
+/* The numbers of rows in a step, and where its input tokens are. */
 struct step {
 	uint32_t rows, decoding; /* number of rows; number of decode rows */
-	bool chosen;             /* the input tokens are those in f->id */
+	bool chosen;             /* the input tokens are those in f->id, chosen by the last step */
 };
 
 /* Checks the items and fills f->rows. */
@@ -174,7 +174,10 @@ static int read_items(struct eng_forward *f, const struct skv_step_item *items, 
 	return grow_rope(f, longest, err);
 }
 
-/* Copies only rows that the backend does not know: rows that continue the last step's are already there. */
+/*
+ * Copies the step's input to the backend, except for what is already there: chosen ids, and positions that continue
+ * those of the last step.
+ */
 static int put_rows(struct eng_forward *f, const struct step *s, struct eng_error *err)
 {
 	struct eng_backend *p = f->model->backend;
@@ -197,7 +200,7 @@ static int put_rows(struct eng_forward *f, const struct step *s, struct eng_erro
 
 /* ---- the step -------------------------------------------------------------------------------- */
 
-/* Attends with this rank's heads, then gathers the output of the other ranks' heads. */
+/* Attends with this rank's heads, then gathers the outputs of all ranks' heads. */
 static int attend(struct eng_forward *f, struct skv_session *session, uint32_t l, uint32_t rows)
 {
 	const struct eng_config *c = &f->model->config;
@@ -211,7 +214,7 @@ static int attend(struct eng_forward *f, struct skv_session *session, uint32_t l
 	return r < 0 ? r : eng_ranks_gather(f->ranks, f->q, rows, q * element, f->wide);
 }
 
-/* `y`: pending addition to the residual stream; NULL: none. */
+/* Runs the attention of layer l. `y` is an output that is not yet added to the residual stream; NULL: none. */
 static int attention(struct eng_forward *f, struct skv_session *session, uint32_t l, const float *y,
                      uint32_t rows)
 {
@@ -256,7 +259,7 @@ static void feed_forward(struct eng_forward *f, uint32_t l, const float *y, uint
 	p->ops->matmul(p, f->wide, f->q, w->down, w->down_bias, dtype, rows, c->ffn, c->hidden);
 }
 
-/* Gathers the decode rows, applies the last norm and the output matrix, and chooses tokens. */
+/* Normalises the decode rows, multiplies them by the output matrix, and chooses their tokens. */
 static int read_out(struct eng_forward *f, const float *y, const struct step *s)
 {
 	const struct eng_model *m = f->model;
@@ -291,7 +294,7 @@ static int compute(struct eng_forward *f, struct skv_session *session, const str
 	return backend_failed(f, p->ops->check(p), err);
 }
 
-/* Records what compute() queues, and launches the recording. */
+/* Records the work that compute() queues, and launches the recording. */
 static int record(struct eng_forward *f, struct skv_session *session, const struct step *s,
                   void **ret_recording, struct eng_error *err)
 {
@@ -311,7 +314,7 @@ static int record(struct eng_forward *f, struct skv_session *session, const stru
 	return r ? r : backend_failed(f, p->ops->launch(p, *ret_recording), err);
 }
 
-/* Calls compute(), or launches the recording of an equal step. */
+/* Runs the step by compute(), or by launching the recording of a step with the same key. */
 static int compute_or_replay(struct eng_forward *f, struct skv_session *session, const struct step *s,
                              struct eng_error *err)
 {

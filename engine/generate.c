@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv-generate: continues a text. See sparsekv-generate(1).
+ * sparsekv-generate: lets a model continue a text, or hold a dialogue. See sparsekv-generate(1).
  *
- * Every token is committed together with the token that follows it, and printed after that. So a named sequence
- * always holds the next token of its text. If a run is killed, the same command resumes it: the tokens of the
- * sequence are compared with the prompt and printed, not computed again, and the output is that of an uninterrupted
- * run. A dialogue is one such text, which grows by the user's input.
+ * The commit of a token's K and V also contains the next token, which is printed only after the commit. So a named
+ * sequence always contains the next token of its text. If a run is killed, the same command resumes it. Tokens of the
+ * sequence are compared with the prompt; those after it are printed, not computed again, so that the output is that of
+ * an uninterrupted run. A dialogue is a text to which the user's input is appended.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -43,14 +43,14 @@ struct generation {
 	struct skv_session *session;
 	struct eng_forward forward;
 	struct skv_seq *seq;
-	/* includes the tokens that every text begins with; in a dialogue all tokens so far; empty: none was given */
+	/* prompt with the tokens that every text begins with; in a dialogue, all tokens so far; empty: no prompt */
 	struct skv_ids prompt;
-	int32_t last;      /* the newest token of the text, not yet in the sequence */
-	bool unread;       /* a further token was chosen and committed, but not yet read by the host */
-	uint32_t produced; /* tokens after the prompt that were printed */
-	uint32_t written;  /* tokens of all answers */
-	uint32_t computed; /* tokens computed by this process */
-	uint32_t steps;    /* decode steps for them */
+	int32_t last;      /* the newest token of the text; its K and V are not computed yet */
+	bool unread;       /* the last step chose and committed a token that the host has not read yet */
+	uint32_t produced; /* number of printed tokens after the prompt */
+	uint32_t written;  /* number of tokens in all answers */
+	uint32_t computed; /* number of tokens that this process has computed */
+	uint32_t steps;    /* number of decode steps that computed them */
 	double begun, first_seconds, prompt_seconds, decode_seconds;
 	uint32_t prompt_rows;
 	struct eng_progress progress;
@@ -158,7 +158,7 @@ static int load_prompt(struct generation *g, struct eng_error *err)
 
 /* ---- the sequence ---------------------------------------------------------------------------- */
 
-/* `first`: the first token of the output. */
+/* Prints a token as text, or as an id if the prompt is given as ids. `first`: it is the first printed token. */
 static void print_token(struct generation *g, int32_t id, bool first)
 {
 	if (!g->args->ids) {
@@ -169,7 +169,7 @@ static void print_token(struct generation *g, int32_t id, bool first)
 	fflush(stdout);
 }
 
-/* Resumes a sequence after its last commit. */
+/* Continues a sequence after its last commit: compares it with the prompt, and prints its tokens after the prompt. */
 static int resume(struct generation *g, struct eng_error *err)
 {
 	uint32_t len;
@@ -211,7 +211,7 @@ static int open_sequence(struct generation *g, struct eng_error *err)
 	if (r != -ENOENT || (name && !g->prompt.n))
 		return eng_fail(err, r, "%s", skv_last_error());
 	g->last = g->prompt.id[g->prompt.n - 1];
-	/* A named sequence may be continued later, so it gets the largest capacity. */
+	/* A named sequence may be continued by a later run, so it gets the largest capacity. */
 	most = name ? 0 : most;
 	if (g->args->prefixes)
 		return library(skv_seq_new_from(g->session, name, most, g->prompt.id, (uint32_t)g->prompt.n, &g->seq), err);
@@ -219,9 +219,10 @@ static int open_sequence(struct generation *g, struct eng_error *err)
 }
 
 /*
- * Seals the prompt's blocks for other sequences. It is no error if a policy has evicted tokens of them, or if memory
- * or a quota is exhausted. Called before the rest of the prompt is read: a policy that compresses has compressed the
- * blocks by then, so this text continues exactly as others that begin with the prefix.
+ * Seals the whole blocks of the prompt as a prefix for other sequences. If a policy has evicted tokens of the blocks,
+ * or if memory or a quota is exhausted, the prompt is not sealed, which is no error. The function is called when the
+ * whole blocks are read, before the rest of the prompt: a compressing policy compresses the blocks when they are
+ * sealed, so this text continues exactly like texts that begin with the sealed prefix.
  */
 static int seal(struct generation *g, struct eng_error *err)
 {
@@ -230,7 +231,7 @@ static int seal(struct generation *g, struct eng_error *err)
 	return r == -ESTALE || r == -EDQUOT || r == -ENOSPC ? 0 : library(r, err);
 }
 
-/* Reads the prompt except its last token. The last step publishes that token as the next one. */
+/* Reads the prompt except for its last token, which the commit of the last step contains as the next token. */
 static int prefill(struct generation *g, struct eng_error *err)
 {
 	double begun = eng_now();
@@ -261,7 +262,7 @@ static int prefill(struct generation *g, struct eng_error *err)
 	return r;
 }
 
-/* Reads the token that the last step chose, after its commit. */
+/* Reads the token that the last step chose, once it is committed, and prints it. */
 static int read_token(struct generation *g, struct eng_error *err)
 {
 	const int32_t *id;
@@ -282,7 +283,7 @@ static int read_token(struct generation *g, struct eng_error *err)
 	return 0;
 }
 
-/* Commits the open step and queues a copy of its token to the host. */
+/* Commits the open step, and queues a copy of the chosen token to the host. */
 static int commit(struct generation *g, struct eng_error *err)
 {
 	int r = library(skv_step_end(g->session, g->forward.id, NULL), err);
@@ -292,13 +293,13 @@ static int commit(struct generation *g, struct eng_error *err)
 	return r;
 }
 
-/* Returns whether a token ends the text, or the turn. */
+/* Returns whether a token ends the text or, in a dialogue, the answer. */
 static bool ends(const struct generation *g, int32_t id)
 {
 	return eng_tokens_is_end(&g->tokens, id) || (g->args->chat && id == g->chat.close);
 }
 
-/* A prompt is continued even if it ends with a token that ends other texts. */
+/* Returns whether the text has ended. A prompt is continued even if its last token is one that ends texts. */
 static bool ended(const struct generation *g)
 {
 	const bool is_prompt = !g->args->chat && g->prompt.n && !g->produced;
@@ -307,9 +308,9 @@ static bool ended(const struct generation *g)
 }
 
 /*
- * A device gets the next step before the host has read the last token, so that it never idles. The input of that step
- * is a token that the host has not seen. If it turns out to end the text, the step is aborted, so that no token after
- * the end is committed.
+ * Decodes one token a step. On a device the next step is queued before the host has read the token that the last step
+ * chose, so that the device is never idle. The token that the host has not read is the input of the queued step. If
+ * this token ends the text, the queued step is aborted, so that no token after the end is committed.
  */
 static int decode_singly(struct generation *g, struct eng_error *err)
 {
@@ -337,8 +338,8 @@ static int decode_singly(struct generation *g, struct eng_error *err)
 }
 
 /*
- * Verifies the newest token and a draft after it in one step. Drafted tokens that the model also chooses are
- * accepted.
+ * Runs one step of speculative decoding, whose rows are the newest token and a draft of the tokens after it. Drafted
+ * tokens that the model chooses, too, are accepted.
  */
 static int verify(struct generation *g, struct eng_error *err)
 {
@@ -358,7 +359,7 @@ static int verify(struct generation *g, struct eng_error *err)
 	r = r ? r : eng_forward_fetched(&g->forward, &chosen, err);
 	if (!r) {
 		n += eng_draft_accepted(in + 1, chosen, item.n_tokens - 1);
-		for (uint32_t i = 0; i < n; i++) /* drop what follows an end */
+		for (uint32_t i = 0; i < n; i++) /* drop the tokens after one that ends the text */
 			n = ends(g, chosen[i]) ? i + 1 : n;
 		r = eng_forward_choose(&g->forward, &chosen[n - 1], 1, err);
 	}
@@ -374,7 +375,7 @@ static int verify(struct generation *g, struct eng_error *err)
 	return r;
 }
 
-/* Decodes up to the end, or up to max_tokens tokens. */
+/* Decodes until the text ends or max_tokens tokens are printed. */
 static int decode(struct generation *g, struct eng_error *err)
 {
 	double begun = eng_now();
@@ -391,7 +392,7 @@ static int decode(struct generation *g, struct eng_error *err)
 
 /* ---- a dialogue -------------------------------------------------------------------------------- */
 
-/* Copies the dialogue's tokens from the sequence. */
+/* Copies the sequence's tokens to g->prompt. *ret_answering: the sequence has a next token, as within an answer. */
 static int remember(struct generation *g, bool *ret_answering, struct eng_error *err)
 {
 	uint32_t len;
@@ -407,7 +408,7 @@ static int remember(struct generation *g, bool *ret_answering, struct eng_error 
 	return 0;
 }
 
-/* Decodes from the newest token up to the end of the turn. */
+/* Decodes and prints an answer, from the newest token to the end of the turn. */
 static int answer(struct generation *g, struct eng_error *err)
 {
 	bool answering;
@@ -435,7 +436,7 @@ static int open_dialogue(struct generation *g, struct eng_error *err)
 	r = r ? r : remember(g, &answering, err);
 	if (!r && g->prompt.n && g->args->system)
 		return eng_fail(err, -EINVAL, "--system: sequence %s has begun already, only at a beginning expected", name);
-	/* an interrupted run stopped within an answer: complete it first */
+	/* an interrupted run may have stopped within an answer, which is completed first */
 	return r || !answering || ended(g) ? r : answer(g, err);
 }
 
@@ -493,7 +494,7 @@ static void print_statistics(const struct generation *g)
 	uint64_t attended, causal, resident, pages;
 	const char *why = skv_policy_error(g->session);
 
-	skv_seq_tokens(g->seq, NULL); /* waits, so that the last steps on a device count, too */
+	skv_seq_tokens(g->seq, NULL); /* waits for the device, so that the statistics include the last steps */
 	skv_seq_attended(g->seq, &attended, &causal);
 	skv_seq_pages(g->seq, &resident, &pages);
 	fprintf(stderr, "prompt    %u tokens, %u computed in %.2f s\n", (uint32_t)g->prompt.n, g->prompt_rows,
@@ -519,7 +520,7 @@ static int continuation(struct generation *g, struct eng_error *err)
 	r = open_sequence(g, err);
 	if (r)
 		return r;
-	/* On the same terminal, the text and a progress line would overwrite each other. */
+	/* On a terminal the progress ends before the text begins, because they would overwrite each other. */
 	eng_progress_begin(&g->progress, stderr, (double)g->prompt.n + g->args->max_tokens, g->args->cli.quiet);
 	r = prefill(g, err);
 	if (isatty(STDOUT_FILENO))
@@ -533,7 +534,7 @@ static int continuation(struct generation *g, struct eng_error *err)
 	return r;
 }
 
-/* Does what needs no weights first, so that an error does not cost their loading. */
+/* Loads what needs no weights first, so that an error in it is found before the weights are loaded. */
 static int prepare(struct generation *g, struct eng_config *config, struct eng_error *err)
 {
 	const char *model = g->args->cli.model;

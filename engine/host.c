@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/host.c - the host backend: fp32 only; OpenBLAS for products, OpenMP for the rest. */
+/* engine/host.c - the host backend, for fp32 only. Matrix products use OpenBLAS, everything else OpenMP. */
 #include "engine/backend.h"
 
 #include <cblas.h>
@@ -9,10 +9,13 @@
 #include <string.h>
 #include "engine/ops.h"
 
-/* Fewer floats are processed before another thread has woken up. */
+/* Arrays with fewer floats are processed by one thread, because this takes less time than waking up other threads. */
 #define PARALLEL_FLOATS 32768u
 
-/* Up to here one matrix-vector product a row is faster than sgemm, which first packs the whole matrix. */
+/*
+ * Up to this number of rows, one matrix-vector product for each row is faster than sgemm, which first copies the whole
+ * matrix to another layout.
+ */
 #define MATVEC_ROWS 3u
 
 #define UNUSED __attribute__((unused))
@@ -76,7 +79,7 @@ static void embed(struct eng_backend *backend UNUSED, float *x, const void *embe
 		memcpy(x + (size_t)r * n, (const float *)embedding + (size_t)id[r] * n, n * sizeof(*x));
 }
 
-/* to = x / rms(x) · weight, n elements. */
+/* to = x / rms(x) · weight, over n elements. */
 static void norm(float *to, const float *x, const float *weight, float eps, uint32_t n)
 {
 	float sum = 0, scale;
@@ -110,7 +113,7 @@ static void add_norm(struct eng_backend *backend UNUSED, void *out, uint32_t dty
 	}
 }
 
-/* Copies the bias to y first, so that BLAS adds the product to it. */
+/* If there is a bias, copies it to y first, and BLAS adds the product to it. */
 static void matmul(struct eng_backend *backend UNUSED, float *y, const void *x, const void *w, const float *bias,
                    uint32_t dtype UNUSED, uint32_t rows, uint32_t n_in, uint32_t n_out)
 {
@@ -129,8 +132,8 @@ static void matmul(struct eng_backend *backend UNUSED, float *y, const void *x, 
 }
 
 /*
- * Normalises one head by `weight` (NULL: not), then rotates it: each pair (a, b) becomes (a cos − b sin, b cos + a
- * sin).
+ * Applies the RMS norm to one head, unless `weight` is NULL, then rotates the head: each pair (a, b) of an element of
+ * its first half and one of its second half becomes (a cos − b sin, b cos + a sin).
  */
 static void turn(float *to, const float *from, const float *weight, float eps, const float *angles, uint32_t half)
 {
@@ -171,12 +174,14 @@ static void rope_split(struct eng_backend *backend UNUSED, void *q, void *k, voi
 }
 
 /*
- * e^x for x in [-87, 0], within 2 ulp. It has no branch and no call, so that loops over it vectorise: e^x = 2^n ·
- * e^r, n = round(x / ln 2), |r| <= ln 2 / 2, and a polynomial for e^r.
+ * Returns e^x for x in [-87, 0], with an error of at most 2 ulp. The function has no branch and no call, so that
+ * compilers vectorise loops that use it. e^x is computed as 2^n · e^r with n = round(x / ln 2) and |r| <= ln 2 / 2,
+ * where e^r is a polynomial.
  */
 static inline float exp_nonpositive(float x)
 {
-	const float round = 0x1.8p23f; /* adding it leaves the nearest integer in the low bits */
+	/* adding `round` to a number leaves the nearest integer in the low bits of the sum */
+	const float round = 0x1.8p23f;
 	float shifted = x * 0x1.715476p0f + round, n = shifted - round;
 	float r = (x - n * 0x1.62e4p-1f) - n * 0x1.7f7d1cp-20f;
 	float p = 1.38888889e-3f;
@@ -205,8 +210,9 @@ static void swiglu(struct eng_backend *backend UNUSED, void *y, uint32_t dtype U
 #pragma omp simd
 		for (uint32_t i = 0; i < n; i++) {
 			/*
-			 * sigmoid(g) = 1/(1+e^-|g|), or e^-|g| over the same for negative g: it never overflows.
-			 * Below -87, where e^g underflows fp32, silu is practically zero.
+			 * sigmoid(g) is 1/(1+e^-|g|) for positive g and e^-|g|/(1+e^-|g|) for negative g, so no
+			 * exponential overflows. For g below -87, e^g underflows in fp32, and silu(g) is practically
+			 * zero.
 			 */
 			float g = gate[i] < -87 ? -87 : gate[i], a = fabsf(g);
 			float e = exp_nonpositive(-(a < 87 ? a : 87));

@@ -8,13 +8,13 @@
 #include <string.h>
 #include <sparsekv/client.h>
 
-#define NPY_MAX (1u << 20) /* bytes; the largest model's array has a tenth of that */
+#define NPY_MAX (1u << 20) /* most bytes of a file; the array of the largest model has a tenth of that */
 
 /* ---- NumPy's format -------------------------------------------------------------------------- */
 
 struct npy {
 	uint8_t bytes[NPY_MAX];
-	size_t size, data; /* size of the file; offset of the elements */
+	size_t size, data; /* bytes of the file; offset of the array's elements */
 	uint32_t rows, cols, element;
 };
 
@@ -23,7 +23,7 @@ static int bad(const char *path, const char *is_not, struct eng_error *err)
 	return eng_fail(err, -EINVAL, "%.300s: %s expected", path, is_not);
 }
 
-/* Finds the value of a key in the header, a Python dictionary; NULL: not found. */
+/* Returns where the value of a key begins in the header, which is the text of a Python dictionary. NULL: not found. */
 static const char *value_of(const char *header, const char *key)
 {
 	const char *at = strstr(header, key);
@@ -34,7 +34,7 @@ static const char *value_of(const char *header, const char *key)
 	return at + strspn(at, " :");
 }
 
-/* "{'descr': '<i4', 'fortran_order': False, 'shape': (32, 8), }" */
+/* Parses a header such as "{'descr': '<i4', 'fortran_order': False, 'shape': (32, 8), }". */
 static int parse_header(struct npy *n, const char *path, const char *header, struct eng_error *err)
 {
 	const char *descr = value_of(header, "'descr'"), *order = value_of(header, "'fortran_order'");
@@ -90,7 +90,7 @@ static int read_npy(struct npy *n, const char *path, struct eng_error *err)
 	return r ? r : parse(n, path, err);
 }
 
-/* Reads an unsigned little-endian integer; negative ones become large. */
+/* Returns an element of the array, read as unsigned and little-endian; a negative element becomes a large number. */
 static uint64_t element_of(const struct npy *n, uint32_t row, uint32_t col)
 {
 	const uint8_t *at = n->bytes + n->data + ((size_t)row * n->cols + col) * n->element;
@@ -103,7 +103,7 @@ static uint64_t element_of(const struct npy *n, uint32_t row, uint32_t col)
 
 /* ---- Kascade's files ------------------------------------------------------------------------- */
 
-/* "…_layers_0_2_8.npy" */
+/* Reads the anchor layers from a file name such as "MODEL_layers_0_2_8.npy". */
 static int take_anchors(struct eng_import *i, uint32_t n_layers, struct eng_error *err)
 {
 	static const char key[] = "_layers";

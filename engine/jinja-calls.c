@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/jinja-calls.c - operations on values: comparisons, and the filters, tests and methods that chat templates
- * use. A new one needs a function and a line in a table.
+ * engine/jinja-calls.c - operations on the values of a template: comparisons, and the filters, tests and methods that
+ * chat templates use. To add a filter or method, write a function and add a line to a table.
  */
 #include "engine/jinja-priv.h"
 
@@ -18,7 +18,7 @@ bool eng_jinja_true(const json_t *v)
 {
 	switch (v ? json_typeof(v) : JSON_NULL) {
 	case JSON_TRUE:
-	case JSON_REAL: /* stands for a function */
+	case JSON_REAL: /* a real number represents a function */
 		return true;
 	case JSON_INTEGER:
 		return json_integer_value(v) != 0;
@@ -33,7 +33,7 @@ bool eng_jinja_true(const json_t *v)
 	}
 }
 
-/* In Python True equals 1, and False 0. */
+/* Returns whether a value is an integer or a boolean. As in Python, True equals 1 and False equals 0. */
 static bool is_number(const json_t *v, json_int_t *ret)
 {
 	*ret = json_is_boolean(v) ? json_is_true(v) : json_integer_value(v);
@@ -93,7 +93,7 @@ json_t *eng_jinja_str(struct eng_jinja_run *j, json_t *v)
 
 /* ---- arguments ------------------------------------------------------------------------------------ */
 
-/* Returns the argument at a position or with this name; NULL: none. */
+/* Returns the argument at position `at` or with the name `name`; NULL: there is none. */
 static json_t *argument(const struct eng_jinja_args *a, uint32_t at, const char *name)
 {
 	for (uint32_t i = 0; i < a->n; i++)
@@ -109,7 +109,7 @@ static json_t *bad_arguments(struct eng_jinja_run *j, const char *what, const ch
 
 /* ---- texts ---------------------------------------------------------------------------------------- */
 
-/* Strips characters of `of` (NULL: white space) from the beginning and the end. */
+/* Removes characters in `of` (NULL: white space) from the beginning and the end of a text. */
 static json_t *stripped(struct eng_jinja_run *j, const json_t *v, const json_t *of, bool left, bool right)
 {
 	const char *s = json_string_value(v), *chars = json_string_value(of);
@@ -188,7 +188,7 @@ static json_t *ends(struct eng_jinja_run *j, json_t *v, const struct eng_jinja_a
 	return json_boolean(n <= len && !memcmp(json_string_value(v) + len - n, json_string_value(with), n));
 }
 
-/* Splits a text at `by`, at most `most` times (negative: no limit). */
+/* Splits a text at the separator `by`, at most `most` times (negative: no limit). */
 static json_t *cut(struct eng_jinja_run *j, const json_t *v, const json_t *by, json_int_t most)
 {
 	const char *s = json_string_value(v), *end = s + json_string_length(v), *found;
@@ -253,7 +253,7 @@ static json_t *length(struct eng_jinja_run *j, json_t *v, const struct eng_jinja
 
 	if (a->n || (v && !json_is_string(v) && !json_is_array(v) && !json_is_object(v)))
 		return NULL;
-	for (size_t i = 0; i < json_string_length(v); i++) /* counts characters, not bytes */
+	for (size_t i = 0; i < json_string_length(v); i++) /* count characters, not bytes */
 		n += (json_string_value(v)[i] & 0xc0) != 0x80;
 	return eng_jinja_keep(j, json_integer((json_int_t)n));
 }
@@ -279,7 +279,10 @@ static json_t *as_text(struct eng_jinja_run *j, json_t *v, const struct eng_jinj
 	return a->n ? NULL : eng_jinja_str(j, v);
 }
 
-/* Formats as transformers' json.dumps() does. jansson writes the same, except for non-integer numbers. */
+/*
+ * Writes a value as JSON, as transformers' json.dumps() does. jansson's output differs from it only for numbers that
+ * are not integers.
+ */
 static json_t *tojson(struct eng_jinja_run *j, json_t *v, const struct eng_jinja_args *a)
 {
 	char *json = v && !a->n ? json_dumps(v, JSON_ENCODE_ANY) : NULL;
@@ -302,7 +305,10 @@ static json_t *pairs(struct eng_jinja_run *j, json_t *v, const struct eng_jinja_
 	return all;
 }
 
-/* Returns the items of a list whose attribute passes a test, or is true; or the other items (`wanted` false). */
+/*
+ * Returns the items of a list whose attribute passes a test or, without a test, is true. If `wanted` is false, returns
+ * the other items.
+ */
 static json_t *chosen(struct eng_jinja_run *j, json_t *v, const struct eng_jinja_args *a, bool wanted)
 {
 	const char *attribute = json_string_value(argument(a, 0, NULL)), *test = json_string_value(argument(a, 1, NULL));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/jinja-expression.c - expressions, which are evaluated while they are parsed (see jinja.c). */
+/* engine/jinja-expression.c - evaluates the expressions of a template while it parses them (see jinja.c). */
 #include "engine/jinja-priv.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 
 /* ---- calls ---------------------------------------------------------------------------------------- */
 
-/* Parses arguments after "(", up to ")". */
+/* Parses the arguments of a call, from after "(" to ")". */
 static void arguments(struct eng_jinja_run *j, struct eng_jinja_args *a)
 {
 	a->n = 0;
@@ -46,7 +46,10 @@ static json_t *make_namespace(struct eng_jinja_run *j, const struct eng_jinja_ar
 
 static const char *const functions[] = {"namespace", "raise_exception", "strftime_now"};
 
-/* The value of a function's name without a call, so that a template can test whether it is defined. */
+/*
+ * Returns the value of a function's name that is not followed by a call, so that a template can test whether the
+ * function is defined.
+ */
 static json_t *function_itself(struct eng_jinja_run *j, const char *word)
 {
 	for (size_t i = 0; i < sizeof(functions) / sizeof(*functions); i++)
@@ -160,7 +163,7 @@ static json_t *primary(struct eng_jinja_run *j)
 	return named_value(j);
 }
 
-/* List item i; a negative i counts from the end. */
+/* Returns item i of a list; a negative i counts from the end of the list. NULL: there is no such item. */
 static json_t *at(const json_t *all, json_int_t i)
 {
 	json_int_t n = (json_int_t)json_array_size(all);
@@ -179,7 +182,7 @@ static json_t *item(struct eng_jinja_run *j, json_t *v, const json_t *key)
 	                                    : "an item of what is undefined");
 }
 
-/* A bound of a slice, clamped to [low, high]; `none` if it is missing. */
+/* Returns a bound of a slice, clamped to [low, high]; `none` if the bound is missing. */
 static json_int_t bound(struct eng_jinja_run *j, const json_t *v, json_int_t n, json_int_t none, json_int_t low, json_int_t high)
 {
 	json_int_t i = json_integer_value(v);
@@ -192,7 +195,7 @@ static json_int_t bound(struct eng_jinja_run *j, const json_t *v, json_int_t n, 
 	return i < low ? low : i > high ? high : i;
 }
 
-/* Slices as Python does; `part` has the values between the colons. */
+/* Returns a slice of a list, as in Python. `part` has the values before, between and after the colons. */
 static json_t *slice(struct eng_jinja_run *j, const json_t *v, json_t *const part[3])
 {
 	json_int_t n = (json_int_t)json_array_size(v), step = part[2] && !json_is_null(part[2]) ? json_integer_value(part[2]) : 1;
@@ -210,7 +213,7 @@ static json_t *slice(struct eng_jinja_run *j, const json_t *v, json_t *const par
 	return some;
 }
 
-/* Parses after "[". */
+/* Parses and evaluates an index or a slice, from after "[". */
 static json_t *subscript(struct eng_jinja_run *j, json_t *v)
 {
 	json_t *part[3] = {NULL};
@@ -231,7 +234,7 @@ static json_t *subscript(struct eng_jinja_run *j, json_t *v)
 	return colons ? slice(j, v, part) : item(j, v, part[0]);
 }
 
-/* Parses after ".": an attribute, or a method call. */
+/* Parses and evaluates an attribute or a method call, from after ".". */
 static json_t *member(struct eng_jinja_run *j, json_t *v)
 {
 	static const char *const methods[] = {"clear", "copy", "fromkeys", "get", "items", "keys", "pop", "popitem", "setdefault",
@@ -391,7 +394,9 @@ static json_t *sum(struct eng_jinja_run *j)
 	return v;
 }
 
-/* Returns a negative number, 0 or a positive number. Only two integers or two texts have an order. */
+/*
+ * Compares two values: returns a negative number, 0 or a positive number. Only two integers or two texts have an order.
+ */
 static int order(struct eng_jinja_run *j, const json_t *a, const json_t *b)
 {
 	json_int_t x = json_integer_value(a), y = json_integer_value(b);
@@ -404,7 +409,7 @@ static int order(struct eng_jinja_run *j, const json_t *a, const json_t *b)
 		eng_jinja_fail(j, -EINVAL, "an order of these values: two integers, or two texts, expected");
 		return 0;
 	}
-	/* the order of UTF-8 bytes is that of the characters */
+	/* the byte order of UTF-8 texts is the order of their characters */
 	c = memcmp(json_string_value(a), json_string_value(b), n < m ? n : m);
 	return c ? c : n < m ? -1 : n > m;
 }
@@ -436,7 +441,7 @@ static bool holds(struct eng_jinja_run *j, enum comparison c, json_t *a, json_t 
 	return c == AT_MOST ? order(j, a, b) <= 0 : c == AT_LEAST ? order(j, a, b) >= 0 : c == BELOW ? order(j, a, b) < 0 : order(j, a, b) > 0;
 }
 
-/* Chained comparisons must all hold. */
+/* Evaluates comparisons. A chain such as a < b < c is true if all its comparisons are. */
 static json_t *compare(struct eng_jinja_run *j)
 {
 	json_t *left = sum(j), *result = NULL;
@@ -464,7 +469,9 @@ static json_t *negation(struct eng_jinja_run *j)
 	return json_boolean(!eng_jinja_true(v));
 }
 
-/* `and`, `or`: the result is the operand that decides; the rest is not evaluated. */
+/*
+ * Evaluates `and`. The result of `and` and `or` is the operand that decides; the operands after it are not evaluated.
+ */
 static json_t *both(struct eng_jinja_run *j)
 {
 	json_t *v = negation(j);
@@ -497,7 +504,7 @@ json_t *eng_jinja_condition(struct eng_jinja_run *j)
 	return v;
 }
 
-/* `a if condition else b`: evaluates the condition at `if_at` first. */
+/* Evaluates `a if condition else b`. The condition, which begins after the token `if_at`, is evaluated first. */
 static json_t *choice(struct eng_jinja_run *j, uint32_t if_at)
 {
 	uint32_t begin = j->at, behind;

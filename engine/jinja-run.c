@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* engine/jinja-run.c - the state of a run: its first error, its values, its output, names, and the current token. */
+/* engine/jinja-run.c - the state of a template's run: its first error, values, output, names, and current token. */
 #include "engine/jinja-priv.h"
 
 #include <errno.h>
@@ -9,7 +9,10 @@
 #include <string.h>
 
 #define DEPTH_MAX 100u
-/* Limit of a run's cost, in bytes made. A value's memory and a token's time count as fixed numbers of bytes. */
+/*
+ * Limits the cost of a run. The unit is a byte made; making a value and reading a token also cost a fixed number of
+ * bytes.
+ */
 #define WORK_MAX (256u << 20)
 #define VALUE_WORK 1024u
 #define TOKEN_WORK 16u

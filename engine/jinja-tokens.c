@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/jinja-tokens.c - splits a template's source into tokens. White space around tags is removed as trim_blocks
- * and lstrip_blocks demand: the line end after a block, and spaces before a block at the beginning of a line.
+ * engine/jinja-tokens.c - splits the text of a template into tokens. White space around tags is removed as Jinja's
+ * options trim_blocks and lstrip_blocks demand: the line end after a block tag, and the spaces between the beginning of
+ * a line and a block tag.
  */
 #include "engine/jinja-priv.h"
 
@@ -13,7 +14,8 @@ struct source {
 	struct eng_jinja *t;
 	const char *at, *end;
 	uint32_t line, room;
-	bool line_begins; /* the last tag removed the line end after it */
+	/* the text begins at the start of a line, because the last tag removed the line end after it */
+	bool line_begins;
 	struct eng_error *err;
 };
 
@@ -61,7 +63,7 @@ static int add_text(struct source *s, enum eng_jinja_kind kind, const char *text
 	return v ? add(s, kind, v) : eng_fail(s->err, -ENOMEM, "no memory for a chat template");
 }
 
-/* Advances to `to`, counting lines. */
+/* Advances to `to`, and counts the lines. */
 static void go(struct source *s, const char *to)
 {
 	for (; s->at < to; s->at++)
@@ -76,7 +78,7 @@ static void skip_space(struct source *s)
 
 /* ---- text outside tags --------------------------------------------------------------------------- */
 
-/* Finds the next "{{", "{%" or "{#", or the end of the source. */
+/* Returns the position of the next "{{", "{%" or "{#", or the end of the source. */
 static const char *next_tag(const struct source *s)
 {
 	const char *p = s->at;
@@ -108,8 +110,8 @@ static int data(struct source *s, const char *tag)
 }
 
 /*
- * If a tag ends here, skips the end and the white space that it removes: all of it after "-", one line end after a
- * block.
+ * Returns whether a tag ends at the current position. If a tag ends, skips its end and the white space that it removes:
+ * all white space if the end has a "-", otherwise one line end after a block or a comment.
  */
 static bool tag_ends(struct source *s, const char *close)
 {
@@ -140,8 +142,8 @@ static int comment(struct source *s)
 /* ---- within tags --------------------------------------------------------------------------------- */
 
 /*
- * Decodes an escape sequence after its backslash to UTF-8. Returns the number of bytes; 0: the escape is not
- * supported.
+ * Decodes an escape sequence, from the character after the backslash on, to UTF-8. Returns the number of bytes written;
+ * 0 if the escape sequence is not supported.
  */
 static size_t escape(const char **at, const char *end, char to[4])
 {
@@ -243,7 +245,7 @@ static int word(struct source *s)
 	return r;
 }
 
-/* Reads the inside of a tag and its end; within brackets "}}" does not end it. */
+/* Reads the inside of a tag and its end. A "}}" within brackets does not end the tag. */
 static int tag(struct source *s, enum eng_jinja_kind kind, const char *close)
 {
 	uint32_t line = s->line, brackets = 0;
@@ -272,7 +274,7 @@ static int tokens(struct source *s)
 {
 	int r = 0;
 
-	if (s->end > s->at && s->end[-1] == '\n') /* as jinja2 does by default */
+	if (s->end > s->at && s->end[-1] == '\n') /* jinja2, too, removes the last line end by default */
 		s->end--;
 	while (!r && s->at < s->end) {
 		r = data(s, next_tag(s));
@@ -291,7 +293,7 @@ int eng_jinja_tokens(struct eng_jinja *t, const char *source, struct eng_error *
 
 	if (!copy)
 		return eng_fail(err, -ENOMEM, "no memory for a chat template");
-	for (const char *p = source; *p; p++) /* "\r\n" and "\r" end lines, too */
+	for (const char *p = source; *p; p++) /* "\r\n" and "\r" become "\n" */
 		if (*p != '\r' || p[1] != '\n')
 			*to++ = *p == '\r' ? '\n' : *p;
 	*to = '\0';

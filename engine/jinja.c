@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/jinja.c - a template's statements, which are executed while they are parsed, as expressions are
- * (jinja-expression.c).
+ * engine/jinja.c - executes the statements of a template while it parses them. Expressions (jinja-expression.c) are
+ * also evaluated while they are parsed.
  *
  * There is no syntax tree. The body of a loop is parsed again for each item. Code that must not run, such as a branch
- * not taken or the right side of an `and`, is parsed with `skip` above 0, which only checks its syntax. Parsing a
- * template means to read all of it in this way.
+ * that is not taken, is parsed with `skip` above 0, which only checks its syntax. eng_jinja_parse() parses the whole
+ * template in this way.
  */
 #include "engine/jinja-priv.h"
 
@@ -23,7 +23,7 @@ static const char *const endmacro[] = {"endmacro", NULL};
 static const char *const endset[] = {"endset", NULL};
 static const char *const endgeneration[] = {"endgeneration", NULL};
 
-/* After `if`: runs the first branch whose condition holds. */
+/* Executes an `if` statement after the word `if`: runs the first branch whose condition is true. */
 static void branches(struct eng_jinja_run *j)
 {
 	bool done = false, conditional = true;
@@ -50,12 +50,14 @@ static void branches(struct eng_jinja_run *j)
 }
 
 struct loop {
-	const char *name[2]; /* the second is NULL, or the name of a pair's second value */
-	uint32_t filter, body; /* token indices: of the condition (0: none); of the first statement */
+	/* names of the loop's variables: one, or two if the items are pairs; NULL: there is no second */
+	const char *name[2];
+	/* token indices: of the loop's `if` condition (0: none); of the first statement of the body */
+	uint32_t filter, body;
 	json_t *items;
 };
 
-/* Binds the loop's names to item i. */
+/* Binds the loop's variables to item i. */
 static void bind_item(struct eng_jinja_run *j, const struct loop *l, size_t i)
 {
 	json_t *item = json_array_get(l->items, i);
@@ -82,7 +84,7 @@ static json_t *loop_variable(struct eng_jinja_run *j, const struct loop *l, size
 	return v;
 }
 
-/* Keeps the items for which the condition holds. */
+/* Removes the items for which the loop's `if` condition is false. */
 static void filter_items(struct eng_jinja_run *j, struct loop *l)
 {
 	struct eng_jinja_scope own, *outer = j->scope;
@@ -112,10 +114,10 @@ static json_t *items_of(struct eng_jinja_run *j, json_t *v)
 	json_object_foreach(v, key, value)
 		if (json_array_append_new(keys, json_string_nocheck(key)))
 			return eng_jinja_fail(j, -ENOMEM, "no memory for a dialogue");
-	return keys; /* empty for an undefined value */
+	return keys; /* an empty list for an undefined value */
 }
 
-/* After the head of `for`: runs the body for each item, or the body of `else` if there are none. */
+/* Executes a `for` statement after its head: runs the body for each item, or the `else` part if there are no items. */
 static void run_loop(struct eng_jinja_run *j, const struct loop *l)
 {
 	struct eng_jinja_scope own, *outer = j->scope;
@@ -167,8 +169,8 @@ static void loop(struct eng_jinja_run *j)
 }
 
 /*
- * Adds nested values to the cost, and limits their nesting to 100 levels, because the functions that walk through
- * values recurse.
+ * Adds the memory of a value and of all values in it to the cost of the run. Limits their nesting to 100 levels,
+ * because the functions that walk through values are recursive.
  */
 static void weigh(struct eng_jinja_run *j, json_t *v)
 {
@@ -185,7 +187,7 @@ static void weigh(struct eng_jinja_run *j, json_t *v)
 	j->depth--;
 }
 
-/* Copies lists and mappings, so that no value ever contains itself. */
+/* Sets an attribute of a namespace. Lists and mappings are copied, so that no value ever contains itself. */
 static void set_attribute(struct eng_jinja_run *j, const char *of, const char *attribute, json_t *v)
 {
 	json_t *ns = eng_jinja_look_up(j, of);
@@ -231,7 +233,10 @@ static void set(struct eng_jinja_run *j)
 
 /* ---- macros ----------------------------------------------------------------------------------------- */
 
-/* Parses a macro's parameters from "(" on; binds each to its argument, by position or name, or to its default. */
+/*
+ * Parses a macro's parameters, from "(" on. Binds each parameter to the argument with its position or name, or to its
+ * default.
+ */
 static void parameters(struct eng_jinja_run *j, const struct eng_jinja_args *a)
 {
 	uint32_t n = 0, taken = 0;
@@ -280,7 +285,7 @@ json_t *eng_jinja_call_macro(struct eng_jinja_run *j, uint32_t at, const struct 
 	return eng_jinja_captured(j, from);
 }
 
-/* After `macro`: records where it begins; its body runs when it is called. */
+/* Executes a `macro` statement: records where the macro begins. Its body runs when the macro is called. */
 static void macro(struct eng_jinja_run *j)
 {
 	const char *own = eng_jinja_name(j);
@@ -307,7 +312,7 @@ static void statement(struct eng_jinja_run *j)
 		set(j);
 	} else if (eng_jinja_word(j, "macro")) {
 		macro(j);
-	} else if (eng_jinja_word(j, "generation")) { /* marks an answer for training; only writes its body */
+	} else if (eng_jinja_word(j, "generation")) { /* runs its body; transformers marks answers for training by it */
 		eng_jinja_expect(j, ENG_JINJA_BLOCK_END, "%}");
 		body(j, endgeneration);
 		eng_jinja_expect(j, ENG_JINJA_NAME, "endgeneration");
@@ -318,8 +323,8 @@ static void statement(struct eng_jinja_run *j)
 }
 
 /*
- * Runs statements up to a block that begins with one of `ends`, which is the next token; NULL: up to the template's
- * end.
+ * Executes statements up to a block that begins with one of the words `ends`; this word is then the current token.
+ * NULL: up to the end of the template.
  */
 static void body(struct eng_jinja_run *j, const char *const *ends)
 {
@@ -361,7 +366,7 @@ static int run(const struct eng_jinja *t, bool skip, json_t *variables, time_t n
 	eng_jinja_open_scope(&j, &top, &given);
 	j.top = &top;
 	body(&j, NULL);
-	eng_jinja_emit(&j, eng_jinja_text(&j, "", 1)); /* the terminating NUL */
+	eng_jinja_emit(&j, eng_jinja_text(&j, "", 1)); /* terminating NUL */
 	json_decref(j.macros);
 	json_decref(j.namespaces);
 	json_decref(j.kept);

@@ -9,13 +9,16 @@
 #include "engine/ops.h"
 #include "engine/read.h"
 
-#define LANES 64u /* most sequences that are decoded together; at most ENG_READ_ROWS */
+#define LANES 64u /* most sequences that one step decodes; at most ENG_READ_ROWS */
 
-/* One text under one policy. */
+/* One text decoded under one policy. */
 struct lane {
 	struct skv_seq *seq;
 	uint32_t text;
-	double *sum; /* of its policy; NULL: the dense run, whose predictions are stored */
+	/*
+	 * where the lane's losses are added for its policy; NULL: the dense run, whose predictions are stored instead
+	 */
+	double *sum;
 };
 
 static int library(int r, struct eng_error *err)
@@ -58,7 +61,10 @@ static double divergence(const float *dense, const float *logits, uint32_t vocab
 	return sum;
 }
 
-/* Evaluates the logits of row `at` of each lane's text. */
+/*
+ * Evaluates the logits of row `at` of each lane's text: adds the divergence to the lane's sum, or stores the dense
+ * predictions.
+ */
 static void look(const struct eng_loss *l, struct lane *const *active, uint32_t n, uint32_t at, const float *logits)
 {
 	uint32_t vocab = l->setup.model->config.vocab;
@@ -79,7 +85,7 @@ static void look(const struct eng_loss *l, struct lane *const *active, uint32_t 
 			*active[i]->sum += lost[i];
 }
 
-/* Decodes row `at` of the lanes whose texts have one. *ret_n: their number. */
+/* Decodes row `at` of all lanes whose texts have so many rows. *ret_n is the number of these lanes. */
 static int decode_row(struct eng_loss *l, struct lane *lanes, uint32_t n_lanes, uint32_t at, uint32_t *ret_n,
                       struct eng_error *err)
 {
@@ -114,7 +120,10 @@ static int decode_row(struct eng_loss *l, struct lane *lanes, uint32_t n_lanes, 
 	return library(skv_step_end(l->session, NULL, NULL), err);
 }
 
-/* Decodes lanes first … first + n - 1, numbered policy by policy, text by text. `specs` NULL: the dense run. */
+/*
+ * Decodes lanes first … first + n - 1 of all pairs of a policy and a text; the lanes of a policy are adjacent. If
+ * `specs` is NULL, this is the dense run.
+ */
 static int decode(struct eng_loss *l, const char *const *specs, uint32_t first, uint32_t n, double *sum,
                   struct eng_error *err)
 {
@@ -152,7 +161,7 @@ static int decode_all(struct eng_loss *l, const char *const *specs, uint32_t n, 
 
 /* ---- the dense run --------------------------------------------------------------------------- */
 
-/* Reads the rows before those that count; the sequence stays. */
+/* Reads a text up to the first row that counts, and keeps the sequence in l->read. */
 static int read_text(struct eng_loss *l, uint32_t text, struct eng_error *err)
 {
 	const struct eng_text *t = &l->setup.texts[text];

@@ -8,13 +8,13 @@
 
 /* One layer's attention in the current row. */
 struct eng_measured_layer {
-	double norm;      /* of all weights */
-	float *reduced;    /* [n_kv_heads][n]: summed over the GQA group */
-	uint32_t *top;    /* [n_kv_heads][top]: the tokens with the largest weights ... */
-	double *top_mass; /* [n_kv_heads]: ... and the sum of their weights */
+	double norm;      /* Euclidean norm of all weights */
+	float *reduced;    /* [n_kv_heads][n]: weights summed over the q heads of each kv head */
+	uint32_t *top;    /* [n_kv_heads][top]: the tokens with the largest weights */
+	double *top_mass; /* [n_kv_heads]: sum of the weights of these tokens */
 };
 
-/* Index of a pair of layers in a table of head pairs. */
+/* Returns the index of layers a and b in a table [layer][layer][kv head][kv head]. */
 static size_t pair_at(const struct eng_measure_shape *s, uint32_t a, uint32_t b)
 {
 	return ((size_t)a * s->n_layers + b) * s->n_kv_heads * s->n_kv_heads;
@@ -79,7 +79,10 @@ void eng_measure_deinit(struct eng_measure *m)
 
 /* ---- one layer ------------------------------------------------------------------------------- */
 
-/* Indices of the k largest of n, in descending order; of equals the lower index first. */
+/*
+ * Writes the indices of the k largest of n elements in descending order of the elements; of equal elements the lower
+ * index comes first.
+ */
 static void best_of(const float *x, uint32_t n, uint32_t k, uint32_t *ret)
 {
 	uint32_t filled = 0;
@@ -101,7 +104,7 @@ static uint32_t top_of(const struct eng_measure_shape *s, uint32_t n)
 	return s->top < n ? s->top : n;
 }
 
-/* Sums weights [n_heads][n] over the q heads of each kv head, and finds the best tokens. */
+/* Sums the weights [n_heads][n] over the q heads of each kv head, and finds each kv head's best tokens. */
 static void pool_and_rank(const struct eng_measure_shape *s, struct eng_measured_layer *layer, const float *weights,
                           uint32_t n)
 {
@@ -135,7 +138,10 @@ static double dot(const float *x, const float *y, size_t n)
 
 /* ---- pairs of layers ------------------------------------------------------------------------- */
 
-/* Compares each kv head of b with each of a: its weight on their best tokens. */
+/*
+ * Compares each kv head of layer b with each kv head of layer a: the weight that b's head gives to the best tokens of
+ * a's head.
+ */
 static void compare_heads(struct eng_measure *m, uint32_t a, uint32_t b, uint32_t n)
 {
 	const struct eng_measure_shape *s = &m->shape;

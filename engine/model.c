@@ -14,7 +14,7 @@
 
 /* ---- the layout of the weights --------------------------------------------------------------- */
 
-/* Divides one block into parts; with block = NULL it only counts. */
+/* Divides one block of memory into parts. If `block` is NULL, the dealer only adds up the bytes. */
 struct dealer {
 	uint8_t *block;
 	size_t used; /* bytes */
@@ -28,7 +28,7 @@ static void *deal(struct dealer *d, uint64_t n, uint32_t dtype)
 	return part;
 }
 
-/* A vector that only some models have. */
+/* Returns memory for a vector that only some models have; NULL if this model does not have it. */
 static float *deal_if(struct dealer *d, bool there, uint64_t n)
 {
 	return there ? deal(d, n, SKV_F32) : NULL;
@@ -88,16 +88,17 @@ static void *row_of(const struct eng_model *m, void *matrix, uint64_t row, uint6
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-#define CHUNK (1u << 20) /* elements that a thread converts, or that are staged for a device, at a time */
+/* number of elements that a thread converts at a time, or that are staged at a time for a device */
+#define CHUNK (1u << 20)
 
 struct loader {
 	const struct skv_checkpoint *checkpoint;
 	const struct eng_model *model;
 	struct eng_error *err;
-	float *staging; /* [CHUNK], for data on its way to a device; NULL on the host */
+	float *staging; /* [CHUNK]: host memory for data on its way to a device; NULL for the host backend */
 };
 
-/* Converts to host memory in parallel, as fast as the files can be read. */
+/* Converts a tensor to fp32 in host memory, with several threads, so that reading the files is the bottleneck. */
 static void convert(const struct skv_tensor *t, uint64_t n, float *to)
 {
 #pragma omp parallel for schedule(dynamic) if (n > CHUNK)
@@ -105,7 +106,7 @@ static void convert(const struct skv_tensor *t, uint64_t n, float *to)
 		skv_tensor_floats(t, at, n - at < CHUNK ? n - at : CHUNK, to + at);
 }
 
-/* Copies to a device: bf16 unchanged, other types as fp32. */
+/* Copies a tensor to a device: bf16 without conversion, other types as fp32. */
 static int send(const struct loader *l, const struct skv_tensor *t, uint64_t n, uint32_t dtype, void *to)
 {
 	struct eng_backend *p = l->model->backend;
@@ -122,7 +123,7 @@ static int send(const struct loader *l, const struct skv_tensor *t, uint64_t n, 
 	return r < 0 ? eng_fail(l->err, r, "%s", p->ops->error()) : 0;
 }
 
-/* Reads a tensor into memory of the backend; a vector (cols = 0) becomes fp32. */
+/* Reads a tensor into memory of the backend. A vector (`cols` is 0) becomes fp32. */
 static int read_tensor(const struct loader *l, const char *name, uint64_t rows, uint64_t cols, void *to)
 {
 	const uint64_t n = rows * (cols ? cols : 1);
@@ -137,7 +138,7 @@ static int read_tensor(const struct loader *l, const char *name, uint64_t rows, 
 	return 0;
 }
 
-/* Reads a part of a layer; `kind` is "weight" or "bias". */
+/* Reads a weight or a bias of a layer; `kind` is "weight" or "bias". */
 static int read_part(const struct loader *l, uint32_t layer, const char *part, const char *kind, uint64_t rows,
                      uint64_t cols, void *to)
 {
@@ -147,7 +148,7 @@ static int read_part(const struct loader *l, uint32_t layer, const char *part, c
 	return read_tensor(l, name, rows, cols, to);
 }
 
-/* Reads a matrix of a layer to `to`, from its row `at` on, and its bias, if `bias` is not NULL. */
+/* Reads a matrix of a layer into the rows of `to` from row `at` on; also reads its bias unless `bias` is NULL. */
 static int read_matrix(const struct loader *l, uint32_t layer, const char *part, uint64_t rows, uint64_t cols, void *to,
                        float *bias, uint64_t at)
 {
@@ -208,7 +209,7 @@ static int read_weights(const struct eng_model *m, const struct skv_checkpoint *
 	return r;
 }
 
-/* Norms and biases may have another dtype. */
+/* Returns whether all matrices are bf16. Norms and biases may have another dtype. */
 static bool matrices_are_bf16(const struct skv_checkpoint *checkpoint)
 {
 	for (size_t f = 0; f < checkpoint->n_files; f++)
@@ -222,8 +223,8 @@ static bool matrices_are_bf16(const struct skv_checkpoint *checkpoint)
 }
 
 /*
- * Returns whether the output weights differ from the embedding. They are then used, as in transformers, even if
- * "tie_word_embeddings" is true.
+ * Returns whether the files contain an output matrix that differs from the embedding. If they do, the engine uses that
+ * matrix even if "tie_word_embeddings" is true, as transformers does.
  */
 static bool has_own_output(const struct skv_checkpoint *checkpoint, const struct eng_config *c)
 {
@@ -240,8 +241,8 @@ static bool has_own_output(const struct skv_checkpoint *checkpoint, const struct
 /* ---- loading --------------------------------------------------------------------------------- */
 
 /*
- * Sets the name: the family, and the identity of all weights and of the configuration's numbers that the forward pass
- * uses.
+ * Sets the model's name. The name consists of the model's family, and of a hash that identifies all weights and those
+ * numbers of the configuration that the forward pass uses.
  */
 static int set_name(struct eng_model *m, const char *directory, struct eng_error *err)
 {
@@ -264,7 +265,7 @@ static int set_name(struct eng_model *m, const char *directory, struct eng_error
 	return 0;
 }
 
-/* Stores the directory's absolute path, if it is short enough. */
+/* Stores the absolute path of the model's directory, if m->files has room for it. */
 static void set_files(struct eng_model *m, const char *directory)
 {
 	char path[PATH_MAX];
@@ -308,8 +309,8 @@ int eng_model_load(struct eng_model *ret, const char *directory, struct eng_back
 /* ---- random weights -------------------------------------------------------------------------- */
 
 /*
- * The scale makes products keep about the size of their input; it is a power of two, so the elements stay exact in
- * bf16.
+ * Fills a matrix with random elements. Their scale is chosen so that a product with the matrix is about as large as its
+ * input. The scale is a power of two, so that the elements are exact in bf16.
  */
 static void fill_matrix(const struct eng_model *m, void *to, uint64_t rows, uint32_t n_in, uint32_t *seed)
 {
@@ -318,7 +319,9 @@ static void fill_matrix(const struct eng_model *m, void *to, uint64_t rows, uint
 	m->backend->ops->fill(m->backend, to, rows * n_in, m->dtype, scale, (*seed)++);
 }
 
-/* A vector that only some models have, with values up to `scale`. */
+/*
+ * Fills a vector with random values up to `scale`; does nothing if the model does not have the vector (`to` is NULL).
+ */
 static void fill_vector(const struct eng_model *m, float *to, uint32_t n, float scale, uint32_t *seed)
 {
 	if (to)

@@ -15,15 +15,15 @@ struct eng_observer {
 	struct eng_delta_error *differ;
 	struct eng_progress *progress;
 	struct eng_text text;
-	uint32_t next;       /* next of the text's rows to measure */
-	uint32_t at;         /* first row of the step */
-	uint32_t wanted;     /* number of rows of the step to measure */
-	uint32_t row[ENG_READ_ROWS]; /* their indices within the step */
+	uint32_t next;       /* index of the next row of the text that is to be measured */
+	uint32_t at;         /* position of the step's first row */
+	uint32_t wanted;     /* number of rows of this step to measure */
+	uint32_t row[ENG_READ_ROWS]; /* [wanted]: their indices within the step */
 	uint32_t rows;       /* number of rows of the step */
-	uint8_t *mark;       /* [max_tokens]: enum eng_delta_error_mark */
-	float *keys, *values; /* [layer][kv head][max_tokens][head_dim] */
-	float *queries;      /* [layer][ENG_READ_ROWS][head][head_dim]: of the step */
-	float *weights;      /* [layer][head][tokens]: of one row */
+	uint8_t *mark;       /* [max_tokens]: enum eng_delta_error_mark of each row of the text */
+	float *keys, *values; /* [layer][kv head][max_tokens][head_dim]: of the whole text */
+	float *queries;      /* [layer][ENG_READ_ROWS][head][head_dim]: queries of the step's rows */
+	float *weights;      /* [layer][head][tokens]: softmax weights of one row */
 };
 
 static size_t keys_at(const struct eng_observer *o, uint32_t layer, uint32_t head)
@@ -96,7 +96,10 @@ static void weigh(float *to, const float *q, const float *k, uint32_t n, uint32_
 		to[t] /= sum;
 }
 
-/* Computes and adds the weights of the i-th row to measure, in all layers and heads. */
+/*
+ * Computes the softmax weights of a row, in all layers and heads, and adds them to the measure. The row is the i-th of
+ * this step's rows to measure.
+ */
 static void measure_row(struct eng_observer *o, uint32_t i)
 {
 	const struct eng_config *c = &o->forward.model->config;
@@ -111,7 +114,7 @@ static void measure_row(struct eng_observer *o, uint32_t i)
 	eng_measure_row(o->measure, o->weights, n);
 }
 
-/* Compares row i of the step in all layers, if it is marked. */
+/* Compares row i of the step, in all layers, with the first row of its window (delta-error.h), if row i is marked. */
 static void compare_row(struct eng_observer *o, uint32_t i)
 {
 	const struct eng_config *c = &o->forward.model->config;
@@ -128,7 +131,7 @@ static void compare_row(struct eng_observer *o, uint32_t i)
 
 /* ---- texts ----------------------------------------------------------------------------------- */
 
-/* Returns the index of the i-th row to measure. */
+/* Returns the position of the i-th row to measure. */
 static uint32_t wanted_row(const struct eng_text *t, uint32_t i)
 {
 	uint32_t all = t->n - t->from;

@@ -22,7 +22,7 @@ float *eng_rope_table(const struct skv_rope *rope, uint32_t head_dim, uint32_t p
 #pragma omp parallel for schedule(static) if (positions > 256)
 	for (uint32_t p = 0; p < positions; p++)
 		for (uint32_t i = 0; i < half; i++) {
-			/* The angle is rounded to fp32, as in training. */
+			/* The angle is rounded to fp32, as in the training of models. */
 			float angle = (float)p * frequency[i];
 
 			table[(size_t)p * head_dim + i] = (float)(cos((double)angle) * scale);

@@ -11,9 +11,10 @@
 #include "engine/backend.h"
 
 #define OPTIONS_MAX 48
-#define OPTION_HELP (OPTIONS_MAX + 1) /* getopt_long() returns an option's index plus 1, or one of these */
+/* getopt_long() returns the index of an option plus 1, or one of these two numbers */
+#define OPTION_HELP (OPTIONS_MAX + 1)
 #define OPTION_VERSION (OPTIONS_MAX + 2)
-#define HELP_COLUMN 21 /* minimum */
+#define HELP_COLUMN 21 /* column of the help texts, unless an option's name is too long */
 
 /* ---- values ---------------------------------------------------------------------------------- */
 
@@ -61,7 +62,7 @@ int eng_take_power(const struct eng_option *o, const char *text, uint32_t i, str
 	return n & (n - 1) ? eng_option_expected(o, text, "a power of two", err) : eng_take_count(o, text, i, err);
 }
 
-/* Returns whether the text is a number. */
+/* Returns whether the whole text is a number. */
 static bool read_real(const char *text, double *ret)
 {
 	char *end;
@@ -151,7 +152,10 @@ static void help(const struct eng_command *c)
 	puts("  --help, --version");
 }
 
-/* Maps 'o', the short form of --output, to the option's index plus 1; returns other values unchanged. */
+/*
+ * Returns what getopt_long() would return for the long form of an option: for 'o' the index of --output plus 1; other
+ * values are not changed.
+ */
 static int spelled_out(const struct eng_command *c, int option)
 {
 	for (size_t i = 0; option == 'o' && i < c->n; i++)
@@ -160,7 +164,7 @@ static int spelled_out(const struct eng_command *c, int option)
 	return option;
 }
 
-/* Takes option k, as getopt_long() returned it. */
+/* Processes the option that getopt_long() returned as k. */
 static int take_option(const struct eng_command *c, int k, char **argv, struct eng_error *err)
 {
 	if (k == OPTION_HELP) {
@@ -181,7 +185,8 @@ static int take_option(const struct eng_command *c, int k, char **argv, struct e
 int eng_options(const struct eng_command *c, int argc, char **argv, struct eng_error *err)
 {
 	struct option longs[OPTIONS_MAX + 3] = {0};
-	const char *shorts = spelled_out(c, 'o') == 'o' ? ":" : ":o:"; /* the first colon: errors are reported here */
+	/* the first colon makes getopt_long() return ':' if a value is missing */
+	const char *shorts = spelled_out(c, 'o') == 'o' ? ":" : ":o:";
 	int r = 0;
 
 	for (size_t i = 0; i < c->n; i++)

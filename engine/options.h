@@ -2,9 +2,9 @@
 /*
  * engine/options.h - a program's command line as one table, which drives parsing and --help.
  *
- * A row has an option's name, the destination of its value, a function that takes the value from the text, and the
- * valid values. Defaults are what the destinations hold before; a given list replaces its default. A help text may have
- * several lines, separated by '\n'.
+ * A row of the table has an option's name, a pointer to the variable for its value, a function that parses the text of
+ * the value, and the valid values. The default of an option is what its variable contains before parsing. A list on the
+ * command line replaces the default list. A help text may have several lines, separated by '\n'.
  */
 #ifndef ENG_OPTIONS_H
 #define ENG_OPTIONS_H
@@ -17,31 +17,35 @@
 #define ENG_LIST_MAX 32u
 
 struct eng_option;
-/* Stores the value of the text as element i of `to`; i is 0 unless it is a list. -EINVAL with a text. */
+/*
+ * Parses `text` and stores the value as element i of option->to; i is 0 unless the option has a list. Returns 0 or
+ * -EINVAL with a text.
+ */
 typedef int eng_take(const struct eng_option *, const char *text, uint32_t i, struct eng_error *err);
 
 struct eng_option {
-	const char *name, *value, *help; /* value: placeholder for the help, NULL for a flag */
+	/* value: name of the value in the help; NULL: the option is a flag without a value */
+	const char *name, *value, *help;
 	eng_take *take;
-	void *to, *second; /* second: for a function that stores two values */
-	uint32_t *n;       /* of a list: number of elements; NULL: one value */
-	uint32_t room;     /* of a list */
-	bool repeats;      /* a list whose elements are options of their own; otherwise commas separate them */
-	size_t size;       /* of a whole number, in bytes: 4 or 8 */
+	void *to, *second; /* variables for the value; `second` is for a function that stores two values */
+	uint32_t *n;       /* for a list: its number of elements; NULL: the option has one value */
+	uint32_t room;     /* for a list: most elements */
+	bool repeats;      /* each element of the list is an option of its own; false: commas separate the elements */
+	size_t size;       /* for a whole number: bytes of the variable, 4 or 8 */
 	uint64_t least, most;
-	const char *const *names; /* NULL-terminated */
+	const char *const *names; /* NULL-terminated list of valid names */
 };
 
-eng_take eng_take_flag;   /* bool */
-eng_take eng_take_text;   /* const char *; in a list not "" */
-eng_take eng_take_count;  /* of `size` bytes, least to most */
-eng_take eng_take_power;  /* the same, a power of two */
-eng_take eng_take_real;   /* double, least to most */
-eng_take eng_take_share;  /* double, above 0 and below 1; most 1: 1, too */
-eng_take eng_take_name;   /* uint32_t, index of one of `names` */
-eng_take eng_take_device; /* uint32_t, "host" or "cuda:N" as in struct skv_model */
+eng_take eng_take_flag;   /* bool, true if the option is given */
+eng_take eng_take_text;   /* const char *; an element of a list must not be "" */
+eng_take eng_take_count;  /* whole number of `size` bytes, from `least` to `most` */
+eng_take eng_take_power;  /* power of two of `size` bytes, from `least` to `most` */
+eng_take eng_take_real;   /* double, from `least` to `most` */
+eng_take eng_take_share;  /* double, above 0 and below 1; if `most` is 1, 1 is valid, too */
+eng_take eng_take_name;   /* uint32_t, index of the text in `names` */
+eng_take eng_take_device; /* uint32_t, from "host" or "cuda:N", as `device` in struct skv_model */
 
-/* Writes what the option expected instead of the text. Returns -EINVAL. */
+/* Writes an error that tells what the option expected instead of `text`. Returns -EINVAL. */
 int eng_option_expected(const struct eng_option *, const char *text, const char *expected, struct eng_error *err);
 
 #define ENG_FLAG(o, p, h) {.name = o, .help = h, .take = eng_take_flag, .to = p}
@@ -56,7 +60,10 @@ int eng_option_expected(const struct eng_option *, const char *text, const char 
 #define ENG_NAME(o, v, p, all, h) {.name = o, .value = v, .help = h, .take = eng_take_name, .to = p, .names = all}
 #define ENG_DEVICE(p, h) {.name = "device", .value = "DEVICE", .help = h, .take = eng_take_device, .to = p}
 
-/* Lists: arrays, and the number of their elements, an int or unsigned. ENG_TEXTS: the option may be repeated. */
+/*
+ * Macros for lists: p is an array, and c points to its number of elements, an int or unsigned. The option of ENG_TEXTS
+ * may be repeated.
+ */
 #define ENG_LIST(p, c) .to = p, .n = (uint32_t *)(c), .room = sizeof(p) / sizeof(*(p)), .size = sizeof(*(p))
 #define ENG_TEXTS(o, v, p, c, h) \
 	{.name = o, .value = v, .help = h, .take = eng_take_text, ENG_LIST(p, c), .repeats = true}
@@ -68,15 +75,15 @@ int eng_option_expected(const struct eng_option *, const char *text, const char 
 
 struct eng_command {
 	const char *program;
-	const char *usage; /* the beginning of --help */
+	const char *usage; /* text at the beginning of --help */
 	const struct eng_option *options;
 	size_t n;
-	bool operands; /* arguments after the options are allowed, and begin at optind */
+	bool operands; /* true: arguments may follow the options; they begin at argv[optind] */
 };
 
 /*
- * Parses argv. -EINVAL with a text that names the option. --help and --version print and exit. -o is short for an
- * option `output`. Lists are split in place.
+ * Parses argv. Returns 0, or -EINVAL with a text that names the option. --help and --version print and exit. -o means
+ * --output, if there is an option `output`. The text of a list is split at commas inside argv, which changes it.
  */
 int eng_options(const struct eng_command *, int argc, char **argv, struct eng_error *err);
 

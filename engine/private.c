@@ -17,26 +17,26 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define START_MS 10000 /* from exec to the first reply */
+#define START_MS 10000 /* most milliseconds from starting the daemon to the first connection */
 #define POLICY_PATH "--policy-path="
 
 struct eng_private {
 	char directory[PATH_MAX];
 	char socket[PATH_MAX + 16], log[PATH_MAX + 16];
 	char daemon[PATH_MAX];
-	int peer; /* our end of the socket pair that the guardian watches */
+	int peer; /* this program's end of the socket pair; the guardian watches the other end */
 	pid_t guardian;
 };
 
 /* ---- finding the daemon ---------------------------------------------------------------------- */
 
-/* Returns whether there is a program that can be run; `to` is its real path. */
+/* Returns whether `path` is a program that can be executed; `to` gets its real path. */
 static bool is_program(const char *path, char to[PATH_MAX])
 {
 	return realpath(path, to) && !access(to, X_OK);
 }
 
-/* The same in a folder, of n bytes. */
+/* Returns whether `file` in `folder` (a path of n bytes) is a program that can be executed; `to` gets its real path. */
 static bool is_there(char to[PATH_MAX], const char *folder, size_t n, const char *file)
 {
 	char path[PATH_MAX];
@@ -101,7 +101,7 @@ static int make_directory(struct eng_private *p, struct eng_error *err)
 	return 0;
 }
 
-/* What the guardian leaves if it did not start, or was killed. */
+/* Removes what the guardian leaves behind if it did not start, or was killed. */
 static void remove_directory(const struct eng_private *p)
 {
 	unlink(p->log);
@@ -125,7 +125,10 @@ static void last_words(const struct eng_private *p, char *to, size_t room)
 
 /* ---- start and stop -------------------------------------------------------------------------- */
 
-/* The guardian has `peer` as standard input, and is in a session of its own: Ctrl-C must reach only the program. */
+/*
+ * Starts the guardian process. Its standard input is `peer`. The guardian is in a session of its own, because Ctrl-C
+ * must reach only the program.
+ */
 static int spawn(struct eng_private *p, int peer, const char *const *argv)
 {
 	posix_spawn_file_actions_t actions;
@@ -159,12 +162,14 @@ static int start(struct eng_private *p, const char *const *argv, struct eng_erro
 	return r ? eng_fail(err, r, "%.200s: %s", p->daemon, strerror(-r)) : 0;
 }
 
-/* Memory is allocated as sequences grow; the pool's limit protects the machine from mistakes. */
+/*
+ * Starts the guardian. The pool's limit protects the machine from mistakes; memory is only allocated as sequences grow.
+ */
 static int start_guardian(struct eng_private *p, uint64_t pool_bytes, const char *const *more, struct eng_error *err)
 {
 	const uint64_t half = (uint64_t)sysconf(_SC_PHYS_PAGES) / 2 * (uint64_t)sysconf(_SC_PAGESIZE);
 	char guard[PATH_MAX + 16], socket[sizeof(p->socket) + 16], policies[PATH_MAX + 64], pool[64], account[64];
-	/* The configuration file is for the service. */
+	/* The configuration file is not read, because it is for the system service. */
 	const char *const own[] = {p->daemon, guard, "--config=/dev/null", "--log-level=warning", socket, pool, account};
 	const char **argv;
 	size_t n = 0, at = sizeof(own) / sizeof(*own);
@@ -174,7 +179,7 @@ static int start_guardian(struct eng_private *p, uint64_t pool_bytes, const char
 	snprintf(guard, sizeof(guard), "--private=%s", p->directory);
 	snprintf(socket, sizeof(socket), "--socket=%s", p->socket);
 	snprintf(pool, sizeof(pool), "--pool-bytes=%" PRIu64, pool_bytes);
-	/* There is one account; its quota must not be reached before the pool's limit. */
+	/* A private daemon has only one account, whose quota must not be reached before the limit of the pool. */
 	snprintf(account, sizeof(account), "--account-bytes=%" PRIu64, pool_bytes + pool_bytes / 4);
 	while (more && more[n])
 		n++;
@@ -182,7 +187,10 @@ static int start_guardian(struct eng_private *p, uint64_t pool_bytes, const char
 	if (!argv)
 		return eng_fail(err, -ENOMEM, "no memory for a private daemon");
 	memcpy(argv, own, sizeof(own));
-	/* In a build tree the policies are beside the daemon; an installed daemon has the right default. */
+	/*
+	 * In a build tree the policies are in a folder beside the daemon's; an installed daemon finds them by its
+	 * default.
+	 */
 	snprintf(policies, sizeof(policies), POLICY_PATH "%s", p->daemon);
 	snprintf(strrchr(policies, '/'), sizeof("/../policies/.libs"), "/../policies/.libs");
 	if (!access(policies + strlen(POLICY_PATH), R_OK | X_OK))
@@ -202,7 +210,8 @@ static int wait_ready(struct eng_private *p, struct skv_client **ret_client, str
 	for (int ms = 0; ms < START_MS; ms += 5) {
 		int r = skv_connect(ret_client, p->socket);
 
-		if (r != -ENOENT && r != -ECONNREFUSED && r != -EACCES) /* -EACCES: bound, but not yet accessible */
+		/* -EACCES: the socket is bound, but its mode is not set yet */
+		if (r != -ENOENT && r != -ECONNREFUSED && r != -EACCES)
 			return r < 0 ? eng_fail(err, r, "%s", skv_last_error()) : 0;
 		if (poll(&gone, 1, 5) > 0) {
 			last_words(p, words, sizeof(words));
@@ -244,7 +253,8 @@ void eng_private_stop(struct eng_private *p)
 	if (!p)
 		return;
 	close(p->peer);
-	if (TEMP_FAILURE_RETRY(waitpid(p->guardian, NULL, 0)) == p->guardian) /* else a fork of the program ends */
+	/* if this fails, the process is a fork of the program, and the directory stays */
+	if (TEMP_FAILURE_RETRY(waitpid(p->guardian, NULL, 0)) == p->guardian)
 		remove_directory(p);
 	free(p);
 }

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/private.h - a private daemon, which needs no root and no service, and ends with the program, however that
- * ends.
+ * engine/private.h - starts a private daemon for one program. The daemon needs neither root nor a system service, and
+ * ends when the program ends, even if the program is killed.
  *
- * Its socket and log are in a new directory of mode 0700. `sparsekvd --private` (daemon/restart/guardian.h) is a
- * process between the program and the daemon, which ends the daemon and removes the directory.
+ * The daemon's socket and log are in a new directory of mode 0700. The program starts `sparsekvd --private`, the
+ * guardian process (daemon/restart/guardian.h). The guardian starts the daemon, ends it when the program has ended, and
+ * removes the directory.
  */
 #ifndef ENG_PRIVATE_H
 #define ENG_PRIVATE_H
@@ -15,23 +16,27 @@
 struct eng_private;
 
 /*
- * Finds $SPARSEKVD, or the daemon of the build tree or installation that the client library belongs to, or sparsekvd in
- * PATH or sbin. `to`: PATH_MAX bytes. -ENOENT.
+ * Finds the program sparsekvd: the file named by $SPARSEKVD, or the daemon of the build tree or installation that the
+ * client library is in, or sparsekvd in PATH, /usr/local/sbin or /usr/sbin. Writes its path to `to` (PATH_MAX bytes).
+ * Returns 0 or -ENOENT.
  */
 int eng_private_find(char *to, struct eng_error *err);
 
 /*
- * Starts that daemon with the host backend and connects to it. pool_bytes: most memory for its pages; 0: half of the
- * machine's. more: further arguments, NULL at the end; or NULL. Returns a negative errno; the text has the last line of
- * the daemon's log.
+ * Starts the daemon that eng_private_find() finds, with the host backend, and connects to it. pool_bytes limits the
+ * memory of its pages; 0: half of the machine's memory. `more` is NULL or a NULL-terminated list of further arguments.
+ * Returns 0 or a negative errno; the text contains the last line of the daemon's log.
  */
 int eng_private_start(uint64_t pool_bytes, const char *const *more, struct eng_private **ret,
                       struct skv_client **ret_client, struct eng_error *err);
 
-/* Ends the daemon and waits until it and its directory are gone. NULL is ignored. Disconnect the client first. */
+/*
+ * Ends the daemon, and waits until the daemon and its directory are gone. The client must be disconnected before. Does
+ * nothing if `p` is NULL.
+ */
 void eng_private_stop(struct eng_private *p);
 
-/* Path of its socket, for sparsekvctl. Valid until eng_private_stop(). */
+/* Returns the path of the daemon's socket, for sparsekvctl. The path is valid until eng_private_stop(). */
 const char *eng_private_socket(const struct eng_private *p);
 
 #endif

@@ -12,13 +12,16 @@
 #include <string.h>
 #include "engine/chart.h"
 
-#define SPEC_MAX 512u /* bytes, with the NUL; the daemon's limit */
+#define SPEC_MAX 512u /* most bytes of a policy spec, with the NUL: the daemon's limit */
 
 static const char *const kind_names[ENG_KINDS] = {"delta", "anchors", "filters"};
 
 /* ---- choosing -------------------------------------------------------------------------------- */
 
-/* How well a full layer does with another one's selection: [n_full][n_full]. */
+/*
+ * Returns [n_full][n_full]: how well the layer of the column does with the selection of the layer of the row,
+ * optionally weighted by the column's importance.
+ */
 static double *worth_of(const struct eng_profile *p, bool weighted)
 {
 	const uint32_t n = p->n_full;
@@ -53,7 +56,7 @@ int eng_profile_choose(struct eng_profile *p, struct eng_error *err)
 
 struct judging {
 	const struct eng_profile *p;
-	char prefix[128]; /* a spec up to the layers, "delta?layers=" */
+	char prefix[128]; /* beginning of a policy spec up to the list of layers, such as "delta?layers=" */
 	const char *label;
 	eng_losses *losses;
 	void *arg;
@@ -72,7 +75,7 @@ static int spell(const struct judging *j, const struct skv_layer_set *set, char 
 	return at < SPEC_MAX ? 0 : eng_fail(err, -EINVAL, "%.60s...: too many layers for a policy spec", spec);
 }
 
-/* An eng_judge. */
+/* Computes the loss of each set of layers; an eng_judge function. */
 static int judge(void *arg, const struct skv_layer_set *sets, uint32_t n, double *ret, struct eng_error *err)
 {
 	const struct judging *j = arg;
@@ -90,7 +93,10 @@ static int judge(void *arg, const struct skv_layer_set *sets, uint32_t n, double
 	return r;
 }
 
-/* Index of the first candidate that is not below a layer of the model; the first one if there is none. */
+/*
+ * Returns the index of the first layer in `full`, from c->first on, that is not below `layer`; c->first if there is
+ * none.
+ */
 static uint32_t candidate(const struct eng_profile *p, const struct eng_choice *c, uint32_t layer)
 {
 	for (uint32_t i = c->first; i < c->n_layers; i++)
@@ -100,8 +106,9 @@ static uint32_t candidate(const struct eng_profile *p, const struct eng_choice *
 }
 
 /*
- * A search only descends from its start. It begins with the layers that policies use without a profile
- * (sparsekv/policy-select.h) if these lose less than the papers' choice. Returns the number of sets to start from.
+ * Writes the sets that a search starts from: the papers' choice, and the layers that policies use without a profile
+ * (sparsekv/policy-select.h). Because the search finds only a local optimum, it begins with the better of the two.
+ * Returns the number of sets.
  */
 static uint32_t starts_of(const struct eng_profile *p, uint32_t kind, struct skv_layer_set sets[2])
 {
@@ -160,7 +167,10 @@ static json_t *matrix(const double *x, uint32_t n)
 	return rows;
 }
 
-/* Of each layer: the kv heads of its anchor that suit its own best. A layer that was not measured has its own heads. */
+/*
+ * Returns for each layer which kv heads of its anchor layer suit its own kv heads best. A layer that was not measured
+ * is mapped to its own heads.
+ */
 static json_t *head_map(const struct eng_profile *p, const uint32_t *anchors)
 {
 	const uint32_t n = p->model->n_kv_heads;
@@ -184,7 +194,7 @@ static json_t *head_map(const struct eng_profile *p, const uint32_t *anchors)
 	return rows;
 }
 
-/* The error of corrected sparse prefill, with and without the correction. */
+/* Returns the error of sparse prefill, with and without the correction. */
 static json_t *correction(const struct eng_profile_correction *c, uint32_t n_layers)
 {
 	json_t *o = json_pack("{s:i, s:i, s:i}", "sinks", (int)c->sinks, "window", (int)c->window, "gamma", (int)c->gamma);
@@ -199,7 +209,7 @@ static json_t *correction(const struct eng_profile_correction *c, uint32_t n_lay
 	return o;
 }
 
-/* The chosen layers of all kinds. */
+/* Returns the chosen layers of each kind. */
 static json_t *sets(const struct eng_profile *p, const uint32_t layers[ENG_KINDS][SKV_MAX_LAYERS])
 {
 	json_t *all = json_object();
@@ -215,7 +225,7 @@ static json_t *sets(const struct eng_profile *p, const uint32_t layers[ENG_KINDS
 	return all;
 }
 
-/* The results of the search. */
+/* Returns the results of the search by loss. */
 static json_t *search(const struct eng_profile *p)
 {
 	json_t *all = json_pack("{s:f, s:I}", "budget", p->budget, "rows", (json_int_t)p->loss_rows);
@@ -238,7 +248,7 @@ void eng_profile_partial(const struct eng_profile *p, char *to, size_t room)
 		               k < p->searched ? "searched" : p->found[k].judged ? "searched in part" : "not searched");
 }
 
-/* How much of the calibration was done. */
+/* Returns how much of an interrupted calibration was done. */
 static json_t *partial(const struct eng_profile *p)
 {
 	json_t *searched = json_array();
@@ -316,7 +326,7 @@ static void print_correction(const struct eng_profile *p, FILE *to)
 
 static void print(const struct eng_profile *p, FILE *to)
 {
-	uint32_t before = UINT32_MAX; /* the last full layer */
+	uint32_t before = UINT32_MAX; /* last layer without a sliding window before layer l; UINT32_MAX: none */
 
 	fprintf(to, "layer   shift  weight  similarity of the layer before\n");
 	for (uint32_t l = 0, i = 0; l < p->model->n_layers; l++) {
@@ -359,7 +369,7 @@ char *eng_profile_text(const struct eng_profile *p)
 
 /* ---- charts ---------------------------------------------------------------------------------- */
 
-/* Draws panels over the model's layers, one below the other. */
+/* Draws panels, one below the other, whose x axis is the model's layers. */
 static int draw_layers(const struct eng_profile *p, const char *path, const char *title, const struct panel *panels,
                        int n, struct eng_error *err)
 {
@@ -393,7 +403,7 @@ int eng_profile_draw(const struct eng_profile *p, const char *prefix, struct eng
 	int r;
 
 	memcpy(shift, p->shift, sizeof(shift));
-	shift[p->full[0]] = NAN; /* there is no layer before */
+	shift[p->full[0]] = NAN; /* the first measured layer has no layer before it to compare with */
 	snprintf(path, sizeof(path), "%.4000s-shift.svg", prefix);
 	r = draw_layers(p, path, "Attention shift from the layer before",
 	                &(struct panel){.label = "1 - cosine of all heads' weights", .value = shift}, 1, err);

@@ -9,8 +9,8 @@
 #define BAR 24
 
 /*
- * When stderr is no terminal: least seconds between lines; seconds after which a line is printed in any case; least
- * progress between lines.
+ * If the stream is not a terminal: seconds between two lines at least; seconds after which a line is printed even
+ * without progress; share of the work between two lines at least.
  */
 #define LINE_SECONDS 5.0
 #define LINE_AT_LEAST 60.0
@@ -40,7 +40,7 @@ static int columns(FILE *f)
 	return ioctl(fileno(f), TIOCGWINSZ, &w) == 0 && w.ws_col > 0 ? w.ws_col : 80;
 }
 
-/* Returns whether it is time to draw again. */
+/* Returns whether enough time (and, without a terminal, enough progress) has passed since the last drawing. */
 static bool due(const struct eng_progress *p, double now, double share)
 {
 	double since = now - p->drawn;
@@ -69,7 +69,10 @@ bool eng_progress_line(struct eng_progress *p, double now, double done, const ch
 	if (left >= 0)
 		snprintf(time, sizeof(time), "%d:%02d left  ", (int)left / 60, (int)left % 60);
 	snprintf(plain, sizeof(plain), "[%s] %3.0f %%  %s%s", bar, 100 * share, time, label);
-	/* \033[K erases the rest of a longer earlier line. A line that wraps could not be erased. */
+	/*
+	 * "\033[K" erases what remains of a longer earlier line. The line is cut to the terminal's width, because a
+	 * line that wraps could not be erased.
+	 */
 	if (p->terminal)
 		snprintf(line, ENG_PROGRESS_LINE, "\r%.*s\033[K", columns - 1, plain);
 	else

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/ranks-nccl.c - NCCL by dlopen(3): its C functions as declared by all versions since 2.0. The engine does not
- * link with NCCL, so everything else runs on machines without it.
+ * engine/ranks-nccl.c - calls NCCL, which is loaded by dlopen(3). The functions are declared here as in all versions of
+ * NCCL since 2.0. The engine is not linked with NCCL, so that all but ranks on devices works on machines without NCCL.
  */
 #include "engine/ranks-nccl.h"
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/ranks-shared.c - see ranks-shared.h. Data is exchanged in pieces through two alternating buffers. A rank
- * that has met the others for one piece has finished reading the previous one, so the previous piece's buffer may be
- * overwritten.
+ * engine/ranks-shared.c - see ranks-shared.h. Ranks exchange data in pieces through two alternating buffers in shared
+ * memory. For each piece all ranks wait for each other (they meet). A rank that comes to a meeting has finished reading
+ * the previous piece, so after the meeting the buffer of the previous piece may be overwritten.
  */
 #include "engine/ranks-shared.h"
 
@@ -16,16 +16,16 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PIECE_BYTES (256u << 10) /* of one rank */
-#define SPINS 2000u              /* before a rank sleeps: about ten microseconds */
-#define LOOK_NS 10000000         /* interval at which a sleeping rank checks given_up */
+#define PIECE_BYTES (256u << 10) /* bytes of one rank's piece */
+#define SPINS 2000u /* number of times that a waiting rank checks before it sleeps: about ten microseconds */
+#define LOOK_NS 10000000         /* nanoseconds after which a sleeping rank checks given_up again */
 
 struct eng_shared {
 	uint32_t n;
 	size_t bytes;
 	_Atomic uint32_t given_up, arrived;
-	_Atomic uint32_t met; /* number of meetings so far; also a futex */
-	uint8_t mem[]; /* [2][n][PIECE_BYTES] */
+	_Atomic uint32_t met; /* number of meetings so far; also the futex on which ranks sleep */
+	uint8_t mem[]; /* [2][n][PIECE_BYTES]: the two buffers */
 };
 
 struct eng_shared *eng_shared_new(uint32_t n)
@@ -57,14 +57,17 @@ void eng_shared_give_up(struct eng_shared *s)
 	wake(s);
 }
 
-/* Waits until all ranks have arrived; their earlier writes are then visible. *ret: the number of the meeting. */
+/*
+ * Waits until all ranks have arrived; after that a rank sees what the others wrote before. *ret is the number of this
+ * meeting.
+ */
 static int meet(struct eng_shared *s, uint32_t *ret)
 {
 	const uint32_t met = atomic_load(&s->met);
 
 	*ret = met;
 	if (atomic_load_explicit(&s->given_up, memory_order_relaxed))
-		return -ECONNABORTED; /* a rank that gave up here before is still counted in `arrived` */
+		return -ECONNABORTED; /* a rank that gave up in an earlier call is still counted in `arrived` */
 	if (atomic_fetch_add(&s->arrived, 1) + 1 == s->n) {
 		atomic_store(&s->arrived, 0);
 		atomic_store(&s->met, met + 1);
@@ -80,7 +83,7 @@ static int meet(struct eng_shared *s, uint32_t *ret)
 	return 0;
 }
 
-/* A rank's piece in the buffer of meeting `met`. */
+/* Returns a rank's piece in the buffer that meeting `met` uses. */
 static uint8_t *piece(struct eng_shared *s, uint32_t met, uint32_t rank)
 {
 	return s->mem + ((size_t)(met & 1) * s->n + rank) * PIECE_BYTES;
@@ -112,7 +115,10 @@ int eng_shared_max(struct eng_shared *s, uint32_t rank, float *data, size_t coun
 	return r;
 }
 
-/* Exchanges n rows; each rank's part is `bytes` long, and parts are `apart` bytes apart. */
+/*
+ * Exchanges the ranks' parts of n rows. `bytes` is the size of what is exchanged of each part, `apart` the distance
+ * between parts.
+ */
 static int gather_piece(struct eng_shared *s, uint32_t rank, uint8_t *rows, size_t n, size_t bytes, size_t apart)
 {
 	uint8_t *own = piece(s, atomic_load(&s->met), rank);

@@ -22,18 +22,19 @@ struct eng_ranks {
 	uint32_t n, number;
 	pid_t first;
 	struct eng_shared *shared;
-	struct eng_nccl *nccl; /* on devices */
+	struct eng_nccl *nccl; /* only on devices */
 	struct eng_backend *backend;
-	pthread_t watcher; /* thread of the first rank */
-	pid_t pid[ENG_RANKS_MAX]; /* of the other ranks, in the first rank; and their exit status */
+	pthread_t watcher; /* thread in the first rank that waits for the other ranks */
+	pid_t pid[ENG_RANKS_MAX]; /* only in the first rank: processes of the other ranks; their exit status */
 	int status[ENG_RANKS_MAX];
 };
 
 /* ---- processes ------------------------------------------------------------------------------- */
 
 /*
- * Waits for the other ranks to end. If one fails, host ranks give up; on devices the first rank may wait in NCCL
- * forever, so the program ends. Named sequences can be continued from their last commit.
+ * The thread that waits until the other ranks have ended. If a rank fails, no rank on the host waits for it any more.
+ * On devices the first rank may wait in NCCL forever, so the thread ends the program. Named sequences stay in the
+ * daemon and can be continued from their last commit.
  */
 static void *watch(void *arg)
 {
@@ -50,14 +51,14 @@ static void *watch(void *arg)
 				continue;
 			waitpid(r->pid[i], &r->status[i], 0);
 			close(ends[i - 1].fd);
-			ends[i - 1].fd = -1; /* poll() ignores it */
+			ends[i - 1].fd = -1; /* poll() ignores negative descriptors */
 			left--;
 			if (r->status[i] == 0)
 				continue;
 			eng_shared_give_up(r->shared);
 			if (!r->nccl)
 				continue;
-			sleep(1); /* the first rank may notice the failure itself */
+			sleep(1); /* within this time the first rank may notice the failure itself, and report it */
 			fprintf(stderr, "rank %u has ended\n", i);
 			_exit(EXIT_FAILURE);
 		}
@@ -65,7 +66,9 @@ static void *watch(void *arg)
 	return NULL;
 }
 
-/* Sets up a rank that is not the first: no output but errors, and it ends with the first rank. */
+/*
+ * Sets up the process of a rank that is not the first: it prints only errors, and is killed when the first rank ends.
+ */
 static void be_other(struct eng_ranks *r, uint32_t number)
 {
 	int null = open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -160,7 +163,8 @@ static int all_reduce_max(void *ctx, float *data, size_t count, void *stream)
 
 int eng_ranks_open(struct eng_ranks *r, struct eng_backend *backend, struct eng_error *err)
 {
-	uint8_t id[ENG_RANKS_MAX][ENG_NCCL_ID_BYTES] = {{0}}; /* one for each rank; only the first rank's is used */
+	/* room for one id of each rank; only the first rank's id is used */
+	uint8_t id[ENG_RANKS_MAX][ENG_NCCL_ID_BYTES] = {{0}};
 	char why[ENG_NCCL_TEXT] = "another rank has ended";
 	int e = 0;
 
@@ -217,7 +221,10 @@ int eng_ranks_gather(struct eng_ranks *r, void *rows, uint32_t n, size_t row_byt
 		return 0;
 	if (!r->nccl)
 		return eng_shared_gather(r->shared, r->number, rows, n, part);
-	/* gather the ranks' parts of all rows one after the other, then copy them to their places */
+	/*
+	 * First gather each rank's part of all rows, one rank after the other, in `scratch`; then copy the parts to
+	 * their places in the rows.
+	 */
 	p->ops->copy_rows(p, all + r->number * n * part, part, to + r->number * part, row_bytes, part, n);
 	e = eng_nccl_gather(r->nccl, all, n * part, p->stream);
 	for (uint32_t other = 0; other < r->n && e == 0; other++)

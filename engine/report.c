@@ -10,8 +10,8 @@
 struct row {
 	uint32_t n;
 	uint32_t exact;
-	double line, token, decode_len, attended, kept, seconds; /* sums */
-	uint32_t n_recall; /* cases whose recall was measured */
+	double line, token, decode_len, attended, kept, seconds; /* sums over cases */
+	uint32_t n_recall; /* number of cases whose recall was measured */
 	double recall;
 	struct eng_divergence divergence;
 };
@@ -21,7 +21,7 @@ static double share(uint64_t part, uint64_t whole)
 	return whole ? (double)part / (double)whole : 1;
 }
 
-/* Sums over the cases of a task (NULL: all) and size (0: all) under one policy. */
+/* Sums the results of one policy over the cases of a task (NULL: all tasks) and a size (0: all sizes). */
 static struct row sum_up(const struct eng_eval *eval, const struct eng_result *results, uint32_t policy,
                          const char *task, uint32_t size)
 {
@@ -57,7 +57,7 @@ struct out {
 	FILE *to;
 	void (*write)(const struct out *, const char *policy, const char *task, const char *size,
 	              const struct row *);
-	int policy_width; /* of the longest spec */
+	int policy_width; /* length of the longest policy spec */
 };
 
 static void visit(const struct out *out, const struct eng_eval *eval, const struct eng_result *results,
@@ -72,7 +72,10 @@ static void visit(const struct out *out, const struct eng_eval *eval, const stru
 		out->write(out, eval->policies[policy], task ? task : "all", number, &row);
 }
 
-/* Tasks in the order of their first case, sizes ascending; each list ends with "all" (NULL, 0). */
+/*
+ * The tasks in the order of their first case, and the sizes in ascending order. Each list ends with an element that
+ * means "all": NULL or 0.
+ */
 struct axes {
 	const char **tasks;
 	uint32_t *sizes;
@@ -119,8 +122,8 @@ static void each_row(const struct out *out, const struct eng_eval *eval, const s
 			for (size_t t = 0; t < axes.n_tasks; t++)
 				for (size_t s = 0; s < axes.n_sizes; s++) {
 					/*
-					 * With one size, the row of all sizes is redundant; the row of all tasks and
-					 * sizes stays.
+					 * If there is only one size, the rows over all sizes are redundant; only the
+					 * row over all tasks and sizes is printed.
 					 */
 					if (axes.n_sizes == 2 && !axes.tasks[t] != !axes.sizes[s])
 						continue;
@@ -136,14 +139,17 @@ static double speed(const struct row *row)
 	return row->seconds > 0 ? row->decode_len / row->seconds : 0;
 }
 
-/* Returns `without` if recall was not measured. */
+/* Returns the row's mean recall as text; `without` if recall was not measured. */
 static const char *recall(const struct row *row, const char *without, char text[16])
 {
 	snprintf(text, 16, "%.6f", row->recall / (row->n_recall ? row->n_recall : 1));
 	return row->n_recall ? text : without;
 }
 
-/* Prints three figures, each after `before`; nothing if policies are not compared. */
+/*
+ * Prints three figures with `before` in front of each: KL divergence, agreement, change of NLL. Prints nothing if
+ * policies are not compared.
+ */
 static void divergence(FILE *to, const struct row *row, const char *before, int width, int digits)
 {
 	const struct eng_divergence *d = &row->divergence;
@@ -204,7 +210,7 @@ void eng_report_summary(FILE *to, const struct eng_eval *eval, const struct eng_
 	}
 }
 
-/* Prints `text` in quotes; nothing if there is no memory for it. */
+/* Prints `text` as a JSON string; prints nothing if there is no memory for it. */
 static void quoted(FILE *to, const char *text)
 {
 	json_t *s = json_string(text);
@@ -238,7 +244,10 @@ void eng_report_answers(FILE *to, const struct eng_eval *eval, const struct eng_
 
 /* ---- machine-readable output ----------------------------------------------------------------- */
 
-/* Quotes a text that has commas, quotes or line ends, as policy specs may; quotes in it are doubled. */
+/*
+ * Prints a CSV field. A text with commas, quotes or line ends, as in policy specs, is put in quotes, and quotes inside
+ * it are doubled.
+ */
 static void csv_text(FILE *to, const char *s)
 {
 	if (!s[strcspn(s, ",\"\r\n")]) {

@@ -15,7 +15,7 @@ static bool is_reference(const struct eng_residuals *r, uint32_t token)
 	return r->shape.stride && (token < r->shape.first || (token - r->shape.first) % r->shape.stride == 0);
 }
 
-/* Number of references before this token. */
+/* Returns the number of reference tokens before this token. */
 static uint32_t references_before(const struct eng_residuals *r, uint32_t token)
 {
 	if (!r->shape.stride)
@@ -65,8 +65,8 @@ void eng_residuals_deinit(struct eng_residuals *r)
 /* ---- rows ------------------------------------------------------------------------------------ */
 
 /*
- * Undoes the rotary embedding of one head of a token's K. K and the table each contain skv_rope_scale(), hence the
- * division by its square.
+ * Undoes the rotary embedding of one head of a token's K. K and the table of cosines and sines are both multiplied by
+ * skv_rope_scale(), so the result is divided by its square.
  */
 static void turn_back(const struct eng_residuals *r, uint32_t token, const float *k, double *to)
 {
@@ -106,10 +106,10 @@ static void take_references(struct eng_residuals *r, double *refs, double *norm,
 	}
 }
 
-/* Finds the nearest of n references; writes their numbers in ascending order. */
+/* Finds the `near` of n references with the smallest distance; writes their indices in ascending order. */
 static void nearest(const struct eng_residuals *r, const double *dot, const double *norm, uint32_t n, uint32_t *to)
 {
-	double best[ENG_RESIDUALS_NEAR]; /* in descending order */
+	double best[ENG_RESIDUALS_NEAR]; /* scores of the nearest references found so far, in descending order */
 	uint32_t have = 0, number[ENG_RESIDUALS_NEAR];
 
 	for (uint32_t c = 0; c < n; c++) {
@@ -135,7 +135,7 @@ static void nearest(const struct eng_residuals *r, const double *dot, const doub
 	}
 }
 
-/* Computes x - b of row i. */
+/* Computes x - b of row i of the current rows. */
 static void leave(const struct eng_residuals *r, uint32_t i, const double *refs, const double *norm, uint32_t known,
                   double *to)
 {

@@ -5,7 +5,7 @@
 #include <string.h>
 #include "engine/ops.h"
 
-/* Returns the end of the line that begins at `at`: after the token that ends it, or n. */
+/* Returns the index after the last token of the line that begins at index `at`; n if no token ends the line. */
 static uint32_t line_end(const int32_t *ids, uint32_t at, uint32_t n, const struct eng_tokens *tokens)
 {
 	while (at < n && !eng_tokens_ends_line(tokens, ids[at]))
@@ -55,7 +55,10 @@ void eng_likelihood_add(struct eng_likelihood *l, const float *logits, uint32_t 
 	uint32_t top[ENG_TOP] = {0}, n = 0;
 	double margin;
 
-	/* insertion into a short list; an equal logit goes after, so of equals the lower id is first */
+	/*
+	 * Inserts each id into a short sorted list. An id goes after those with equal logits, so of equal logits the
+	 * lower id is first.
+	 */
 	for (uint32_t i = 0; i < vocab; i++) {
 		uint32_t at = n;
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* All sets that were evaluated, in order, followed by those to be evaluated next. */
+/* The evaluated sets of layers in the order of evaluation, followed by the sets to evaluate next. */
 struct known {
 	struct skv_layer_set *sets;
 	double *loss;
@@ -41,7 +41,10 @@ static int make_room(struct known *k, uint32_t more)
 	return 0;
 }
 
-/* Adds all sets in which layer `out` of `set` is exchanged for another one. The caller has made room. */
+/*
+ * Adds all sets in which layer `out` of `set` is replaced by another layer, except for sets that are known. The caller
+ * has made room.
+ */
 static void add_neighbours(struct known *k, const struct eng_choice *c, struct skv_layer_set set, uint32_t out)
 {
 	toggle(&set, out);
@@ -56,7 +59,10 @@ static void add_neighbours(struct known *k, const struct eng_choice *c, struct s
 	}
 }
 
-/* Returns the layer at this place in the set after the first one; places wrap around. */
+/*
+ * Returns the layer of the set at `place`, counted from 0 after the set's first layer; a place beyond the end wraps
+ * around.
+ */
 static uint32_t layer_at(const struct eng_choice *c, const struct skv_layer_set *set, uint32_t place)
 {
 	uint32_t layer = c->first;
@@ -78,7 +84,10 @@ static uint32_t best_of(const struct known *k)
 	return best;
 }
 
-/* Evaluates the sets from `judged` on. k->n is then the number of evaluated sets, also after an error. */
+/*
+ * Evaluates the sets from index `judged` on. After an error, removes these sets, so that k->n is always the number of
+ * evaluated sets.
+ */
 static int judge_new(struct known *k, uint32_t judged, eng_judge *judge, void *arg, struct eng_error *err)
 {
 	int r = k->n > judged ? judge(arg, k->sets + judged, k->n - judged, k->loss + judged, err) : 0;
@@ -89,8 +98,9 @@ static int judge_new(struct known *k, uint32_t judged, eng_judge *judge, void *a
 }
 
 /*
- * Starts from the best of the sets. For one place after the other, takes the best exchange of the layer there, until no
- * exchange at any place is better. An exchange may change a layer's place, which only changes the order of attempts.
+ * Starts from the best of the given sets. At one place of the set after the other, tries all exchanges of the layer
+ * there, and continues with the best set. Ends when no exchange at any place has a smaller loss. An exchange may change
+ * the places of layers, which affects only the order in which they are tried.
  */
 static int climb(struct known *k, const struct eng_choice *c, eng_judge *judge, void *arg, struct eng_error *err)
 {

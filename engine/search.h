@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/search.h - searches for layers that select, by trying sets of layers.
+ * engine/search.h - searches for the best set of selecting layers, by computing the loss of sets.
  *
- * A judge computes the loss of sets. The search takes one layer after the other of the best set so far, and evaluates
- * all sets with another layer in its place, until no exchange of any layer is better. The result is a local optimum.
- * Sets have choice->n layers, among them choice->first.
+ * A callback, the judge, computes the loss of sets. The search goes over the layers of the best set so far, and
+ * evaluates all sets in which that one layer is replaced by another. The search ends when no such exchange has a
+ * smaller loss, so the result is a local optimum. Every set has choice->n layers, and one of them is choice->first.
  */
 #ifndef ENG_SEARCH_H
 #define ENG_SEARCH_H
@@ -13,23 +13,27 @@
 #include "engine/choose.h"
 #include "engine/error.h"
 
-/* Computes the loss of each of n sets; smaller is better. Returns a negative errno. */
+/* Computes the loss of each of n sets of layers; a smaller loss is better. Returns 0 or a negative errno. */
 typedef int eng_judge(void *arg, const struct skv_layer_set *sets, uint32_t n, double *ret_loss,
                       struct eng_error *err);
 
 struct eng_found {
-	double loss, first_loss; /* of the result, and of the first set */
-	uint32_t judged;         /* number of sets */
+	double loss, first_loss; /* loss of the result; loss of the first set */
+	uint32_t judged;         /* number of sets whose loss was computed */
 };
 
 /*
- * Searches from the best of some sets on. *ret_layers, ascending: of equals the set evaluated first. -ENOMEM, or the
- * judge's error: the results are then those of the sets so far, and unchanged if no set was evaluated.
+ * Starts the search with the best of the sets `starts`. ret_layers gets the layers of the best set, ascending; of sets
+ * with equal loss, the one evaluated first. Returns 0, -ENOMEM, or the judge's error. After an error the results are
+ * the best of the sets evaluated so far; they are unchanged if no set was evaluated.
  */
 int eng_search(const struct eng_choice *c, eng_judge *judge, void *arg, const struct skv_layer_set *starts,
                uint32_t n_starts, uint32_t *ret_layers, struct eng_found *ret, struct eng_error *err);
 
-/* About how many sets a search evaluates: each layer is exchanged twice for all others. */
+/*
+ * Returns an estimate of how many sets a search evaluates: each layer of a set is exchanged twice for every layer
+ * outside of it.
+ */
 uint32_t eng_search_sets(const struct eng_choice *c);
 
 #endif

@@ -13,7 +13,7 @@ static int bad(const char *where, const char *key, const char *expected, struct 
 	return eng_fail(err, -EINVAL, "%s: \"%s\": %s expected", where, key, expected);
 }
 
-/* Copies the string under `key`, with its length. NULL: no such string, or no memory. */
+/* Returns a copy of the string under `key`, and its length. NULL: there is no such string, or no memory. */
 static char *take_string(const json_t *object, const char *key, size_t *ret_len)
 {
 	const json_t *v = json_object_get(object, key);
@@ -35,7 +35,7 @@ static void case_deinit(struct eng_case *c)
 	*c = (struct eng_case){.id = NULL};
 }
 
-/* Appends a list of ids. */
+/* Appends a JSON list of token ids to `to`. */
 static int take_ids(const char *where, const char *key, const json_t *list, uint32_t vocab, struct skv_ids *to,
                     struct eng_error *err)
 {
@@ -51,7 +51,10 @@ static int take_ids(const char *where, const char *key, const json_t *list, uint
 	return json_array_size(list) ? 0 : bad(where, key, "a list of ids that is not empty", err);
 }
 
-/* Reads text under `key`, or ids under `key`_ids; exactly one must exist. *ret_text: it is text. */
+/*
+ * Reads tokens from the text under `key` or the ids under `key`_ids; exactly one of the two keys must exist. *ret_text
+ * tells whether it was text.
+ */
 static int take_tokens(const char *where, const json_t *object, const char *key, const struct eng_tokens *tokens,
                        struct skv_ids *to, bool *ret_text, struct eng_error *err)
 {
@@ -144,7 +147,7 @@ static bool wanted(const struct eng_task_filter *f, const struct eng_cases *so_f
 	return !f->limit || before < f->limit;
 }
 
-/* Takes ownership of the case if it is wanted, otherwise frees it. */
+/* Adds a case to the list if the filter selects it, otherwise frees it. */
 static int keep(struct eng_cases *cases, const struct eng_task_filter *filter, struct eng_case *c,
                 struct eng_error *err)
 {

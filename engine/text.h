@@ -8,7 +8,7 @@
 struct eng_text {
 	const int32_t *ids;
 	uint32_t n;
-	uint32_t from, rows; /* `rows` of the rows from `from` on count; 0: all of them */
+	uint32_t from, rows; /* the rows that count: `rows` of the rows from `from` on; 0: all of those */
 };
 
 /* Returns how many rows count. */

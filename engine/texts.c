@@ -14,7 +14,7 @@
 #define FILE_MAX (256u << 20) /* bytes */
 #define TOKENS_MIN 16u
 
-/* Takes ownership of the ids of `text`. */
+/* Adds a text, and takes ownership of its ids. */
 static int add(struct eng_texts *t, const struct eng_text *text, struct eng_error *err)
 {
 	struct eng_text *list = reallocarray(t->list, t->n + 1, sizeof(*list));
@@ -51,7 +51,7 @@ static int ended(struct eng_texts *ret, struct eng_texts *t, int r)
 
 /* ---- prose ----------------------------------------------------------------------------------- */
 
-/* Reads a whole file; the caller frees *ret. */
+/* Reads a whole file of 16 bytes to FILE_MAX bytes; the caller frees *ret. */
 static int read_file(const char *path, char **ret, size_t *ret_size, struct eng_error *err)
 {
 	FILE *f = fopen(path, "re");
@@ -78,7 +78,7 @@ static int read_file(const char *path, char **ret, size_t *ret_size, struct eng_
 	return 0;
 }
 
-/* Cuts pieces from the ids; each is preceded by the tokens that every text begins with. */
+/* Cuts pieces from the ids. Each piece begins with the tokens that every text begins with. */
 static int cut_pieces(struct eng_texts *t, const struct eng_tokens *tokens, const struct eng_texts_wanted *w,
                       const struct skv_ids *all, struct eng_error *err)
 {
@@ -151,8 +151,8 @@ int eng_texts_recall(struct eng_texts *ret, const struct eng_texts *pieces, uint
 /* ---- tasks ----------------------------------------------------------------------------------- */
 
 /*
- * Adds a case. The first row that counts is the prompt's last token, because it predicts the answer's first. eos is
- * removed from the answer.
+ * Adds a case as a text: its prompt, then its answer without eos. The first row that counts is the last token of the
+ * prompt, because it predicts the first token of the answer.
  */
 static int add_case(struct eng_texts *t, const struct eng_tokens *tokens, const struct eng_case *k, uint32_t rows,
                     struct eng_error *err)

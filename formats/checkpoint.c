@@ -67,7 +67,7 @@ static int by_name(const void *a, const void *b)
 
 /*
  * Returns the names of the shards, sorted, without duplicates. The caller frees the array; the strings belong to the
- * index. Rejects names of files outside of the folder.
+ * index. Names that lead to a file outside of the folder are errors.
  */
 static int shard_names(struct opening *o, const char ***ret, size_t *ret_n)
 {

@@ -15,20 +15,20 @@
 
 struct skv_checkpoint {
 	char *index;                  /* path of the index; NULL: a single file */
-	struct json_t *weight_map;    /* part of the index */
+	struct json_t *weight_map;    /* the index's object "weight_map", from tensor names to file names */
 	struct skv_safetensors *file; /* [n_files], sorted by name */
 	size_t n_files;
 };
 #define SKV_CHECKPOINT_NULL ((struct skv_checkpoint){.n_files = 0})
 
 /*
- * Maps and checks the weights of a folder; model.safetensors takes precedence over an index. -EBADMSG with a text for
- * malformed files, or the negative errno of open(2) or mmap(2).
+ * Maps and checks the weights of a folder; model.safetensors takes precedence over an index. Returns 0; -EBADMSG with
+ * an error text for malformed files; or the negative errno of open(2) or mmap(2).
  */
 int skv_checkpoint_open(struct skv_checkpoint *ret, const char *directory, char *err, size_t err_len);
 void skv_checkpoint_deinit(struct skv_checkpoint *);
 
-/* See skv_safetensors_get(). */
+/* Finds a matrix or vector in the file that has it; returns as skv_safetensors_get(). */
 int skv_checkpoint_get(const struct skv_checkpoint *, const char *name, uint64_t rows, uint64_t cols,
                        const struct skv_tensor **ret, char *err, size_t err_len);
 

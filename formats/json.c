@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies text from `at` to `out`, and rewrites numbers that jansson would reject. */
+/* State of copying JSON text from `at` to `out`, which rewrites numbers that jansson would reject. */
 struct copy {
 	const char *at, *end;
 	char *out;
@@ -36,7 +36,10 @@ static bool is_in_number(char x)
 	return isalnum((unsigned char)x) || x == '+' || x == '-' || x == '.';
 }
 
-/* Copies a number or a word. Words that Python does not write are copied, too, so that the parser reports them. */
+/*
+ * Copies a number or a word, rewritten if jansson would reject it. Words that Python does not write are copied
+ * unchanged, so that the parser reports them.
+ */
 static void copy_number(struct copy *c)
 {
 	const char *begin = c->at;
@@ -69,7 +72,8 @@ static void copy_number(struct copy *c)
 
 json_t *skv_json_parse(const char *text, size_t n, size_t flags, json_error_t *error)
 {
-	char *copied = malloc(2 * n + 4); /* "NaN" becomes longer, and the character after it is no letter */
+	/* a copy can be longer: "NaN" becomes "null", and some integers get ".0" */
+	char *copied = malloc(2 * n + 4);
 	struct copy c = {text, text + n, copied};
 	json_t *root;
 
@@ -89,7 +93,7 @@ json_t *skv_json_parse(const char *text, size_t n, size_t flags, json_error_t *e
 	return root;
 }
 
-/* Reads the whole file, which the caller frees. Returns 0 or a negative errno. */
+/* Reads the whole file into memory, which the caller frees. Returns 0 or a negative errno. */
 static int read_file(const char *path, char **ret, size_t *ret_n)
 {
 	FILE *f = fopen(path, "re");

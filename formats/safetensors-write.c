@@ -13,7 +13,7 @@
 
 /* ---- the header ------------------------------------------------------------------------------ */
 
-/* Consumes `value`, which may be NULL. */
+/* Sets a key of the object, and takes ownership of `value`; NULL, from a failed allocation: returns -ENOMEM. */
 static int set(json_t *object, const char *key, json_t *value)
 {
 	return json_object_set_new(object, key, value) ? -ENOMEM : 0;
@@ -28,8 +28,8 @@ static int describe(json_t *root, const struct skv_new_tensor *t, uint64_t begin
 }
 
 /*
- * Returns the header, padded with blanks so that the data begins at a multiple of 8 bytes; the caller frees it. NULL:
- * out of memory.
+ * Returns the file's JSON header, padded with blanks so that the tensors' data begins at a multiple of 8 bytes; the
+ * caller frees the text. Returns NULL if memory is exhausted.
  */
 static char *make_header(const struct skv_new_tensor *tensors, size_t n, const struct skv_about *about, size_t n_about)
 {
@@ -59,7 +59,7 @@ static char *make_header(const struct skv_new_tensor *tensors, size_t n, const s
 
 /* ---- the data -------------------------------------------------------------------------------- */
 
-/* Rounds to nearest, ties to even; NaN stays NaN. */
+/* Rounds fp32 to bf16: to nearest, ties to even; a NaN stays a NaN. */
 static uint16_t to_bf16(float x)
 {
 	uint32_t bits;
@@ -85,7 +85,7 @@ static void write_tensor(FILE *f, const struct skv_new_tensor *t)
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* The caller checks for errors of the stream. */
+/* Writes header and tensors to the stream; the caller checks the stream for errors. */
 static void write_all(FILE *f, const char *header, const struct skv_new_tensor *tensors, size_t n)
 {
 	uint64_t length = htole64(strlen(header));
@@ -132,7 +132,8 @@ int skv_safetensors_write(const char *path, const struct skv_new_tensor *tensors
 		part = NULL;
 		r = -ENOMEM;
 	} else if (stat(path, &st) == 0 && !S_ISREG(st.st_mode)) {
-		r = -EEXIST; /* for instance a device, which must not be replaced by a file */
+		/* `path` is not a regular file but for instance a device, which must not be replaced by a file */
+		r = -EEXIST;
 	} else {
 		r = write_beside(path, part, header, tensors, n);
 	}

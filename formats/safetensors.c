@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define HEADER_MAX (100u << 20) /* limit of the format's reference implementation */
+#define HEADER_MAX (100u << 20) /* maximum bytes of a header: the limit of the format's reference implementation */
 
 static const struct {
 	const char *name;
@@ -48,7 +48,7 @@ static int st_fail(const struct complaint *c, int code, const char *format, ...)
 
 /* ---- one tensor's entry ---------------------------------------------------------------------- */
 
-/* Sets the entry's dtype, and *ret_bytes to its element size. */
+/* Sets the tensor's dtype, and *ret_bytes to the bytes of an element. */
 static int parse_dtype(const struct skv_safetensors *st, struct skv_tensor *t, const json_t *value,
                        uint64_t *ret_bytes, const struct complaint *err)
 {
@@ -111,7 +111,7 @@ static int parse_tensor(const struct skv_safetensors *st, struct skv_tensor *t, 
 		return st_fail(err, -EBADMSG, "%s: tensor %s: \"data_offsets\" is not [begin, end]",
 		                st->path, t->name);
 
-	/* A negative offset becomes a huge number and fails the same check. */
+	/* A negative offset becomes a huge number and fails the check of the range below. */
 	t->begin = (uint64_t)json_integer_value(json_array_get(offsets, 0));
 	t->end = (uint64_t)json_integer_value(json_array_get(offsets, 1));
 	if (t->begin > t->end || t->end > st->data_bytes)
@@ -343,7 +343,7 @@ static float from_half(uint16_t h)
 		return from_bits(sign | 0x7f800000u | mantissa << 13);
 	if (exponent)
 		return from_bits(sign | (exponent + 112) << 23 | mantissa << 13);
-	/* zero and subnormal numbers: multiples of 2^-24, which are exact in fp32 */
+	/* fp16 zero and subnormal numbers are multiples of 2^-24, which are exact in fp32 */
 	return (sign ? -0x1p-24f : 0x1p-24f) * (float)mantissa;
 }
 

@@ -2,9 +2,9 @@
 /*
  * formats/safetensors.h - reads tensors from a safetensors file, and writes one.
  *
- * The file consists of an 8-byte little-endian length, a header of that many bytes of JSON, and the tensors' data. It
- * is untrusted: when skv_safetensors_open() succeeds, every tensor lies within the file and has the length of its shape
- * and dtype, and the tensors cover the data exactly, without overlap or hole.
+ * The file consists of an 8-byte little-endian length, a header of that many bytes of JSON, and the tensors' data. A
+ * file is untrusted: when skv_safetensors_open() succeeds, every tensor lies within the file and has as many bytes as
+ * its shape and dtype need, and the tensors cover the data exactly, without overlap or hole.
  */
 #ifndef SKV_SAFETENSORS_H
 #define SKV_SAFETENSORS_H
@@ -24,28 +24,31 @@ struct skv_tensor {
 	uint32_t n_dims;
 	uint64_t dim[SKV_TENSOR_DIMS];
 	uint64_t begin, end; /* byte range in the data part */
-	const uint8_t *data; /* at `begin`, in the mapping; not aligned */
+	const uint8_t *data; /* the tensor's data in the mapped or copied file; not aligned */
 };
 
 struct skv_safetensors {
 	char *path;
 	void *map;
 	size_t map_bytes;
-	bool copied;       /* instead of mapped */
-	struct json_t *about; /* "__metadata__" */
-	const uint8_t *data; /* after the header */
+	bool copied;       /* the file was copied to memory instead of mapped */
+	struct json_t *about; /* the header's object "__metadata__", or NULL */
+	const uint8_t *data; /* start of the data part, after the header */
 	uint64_t data_bytes;
-	struct skv_tensor *tensors; /* in the order of their data */
+	struct skv_tensor *tensors; /* [n_tensors], in the order of their data */
 	size_t n_tensors;
 };
 #define SKV_SAFETENSORS_NULL ((struct skv_safetensors){.map = NULL})
 
-/* Maps and checks a file. -EBADMSG with a text if it is malformed, or the negative errno of open(2) or mmap(2). */
+/*
+ * Maps and checks a file. Returns 0; -EBADMSG with an error text if it is malformed; or the negative errno of open(2)
+ * or mmap(2).
+ */
 int skv_safetensors_open(struct skv_safetensors *ret, const char *path, char *err, size_t err_len);
 
 /*
- * The same with a copy in memory, so that later writes to the file, or its truncation, are harmless. Files of more than
- * `most` bytes: -EFBIG.
+ * Like skv_safetensors_open(), but copies the file to memory, so that later writes to the file, or its truncation, are
+ * harmless. Returns -EFBIG if the file has more than `most` bytes.
  */
 int skv_safetensors_copy(struct skv_safetensors *ret, const char *path, size_t most, char *err, size_t err_len);
 
@@ -58,8 +61,8 @@ const char *skv_safetensors_about(const struct skv_safetensors *st, const char *
 const struct skv_tensor *skv_safetensors_find(const struct skv_safetensors *st, const char *name);
 
 /*
- * Finds a matrix of [rows][cols], or a vector of `rows` if cols is 0. -ENOENT: no such tensor; -EBADMSG: another shape,
- * or a dtype other than F32, F16 or BF16.
+ * Finds a matrix of [rows][cols], or a vector of `rows` if cols is 0. Returns -ENOENT if there is no such tensor;
+ * -EBADMSG if its shape differs or its dtype is not F32, F16 or BF16.
  */
 int skv_safetensors_get(const struct skv_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
                         const struct skv_tensor **ret, char *err, size_t err_len);
@@ -67,11 +70,11 @@ int skv_safetensors_get(const struct skv_safetensors *st, const char *name, uint
 /* Converts elements [first, first + n) of a tensor from skv_safetensors_get() to fp32. Thread-safe. */
 void skv_tensor_floats(const struct skv_tensor *t, uint64_t first, uint64_t n, float *to);
 
-/* Finds a tensor and converts all of its elements. */
+/* Finds a tensor like skv_safetensors_get(), and converts all of its elements to fp32. */
 int skv_safetensors_read(const struct skv_safetensors *st, const char *name, uint64_t rows, uint64_t cols,
                          float *to, char *err, size_t err_len);
 
-/* A matrix to be written as BF16, and an entry of the metadata. */
+/* What skv_safetensors_write() writes: matrices, as BF16, and entries of the metadata. */
 struct skv_new_tensor {
 	char name[64];
 	uint64_t rows, cols;
@@ -83,8 +86,9 @@ struct skv_about {
 };
 
 /*
- * Writes a file with its tensors in this order. It is written beside `path` first and renamed when complete, so that
- * readers never see a partial file. Returns 0, or a negative errno with a text; an existing file then remains.
+ * Writes a file with n tensors in this order. The file is first written beside `path` and renamed when complete, so
+ * that readers never see a partial file. Returns 0; or a negative errno with an error text, and then an existing file
+ * at `path` is unchanged.
  */
 int skv_safetensors_write(const char *path, const struct skv_new_tensor *tensors, size_t n,
                           const struct skv_about *about, size_t n_about, char *err, size_t err_len);

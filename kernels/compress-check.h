@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/compress-check.h - checks of a codec that are common to all backends. This is a header because the host's
- * table and a device's module, which are linked separately, both need it.
+ * kernels/compress-check.h - checks of a codec that are common to all backends. The checks are inline functions of a
+ * header because both the host's kernels and a device's module, which are linked separately, need them.
  */
 #ifndef SKV_COMPRESS_CHECK_H
 #define SKV_COMPRESS_CHECK_H

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/device.c - finding and loading the module of a device backend. See device.h. */
+/* kernels/device.c - finds and loads the module of a device backend (CUDA). See device.h. */
 #include "kernels/device.h"
 #include <dlfcn.h>
 #include <pthread.h>
@@ -9,7 +9,10 @@
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static const struct skv_backend *loaded;
 
-/* Of a module of another version only the size and the ABI number, its first words, may be read. */
+/*
+ * Loads a module and checks its version. Of a module of another version only the size and the ABI number, the first
+ * words of struct skv_backend, may be read.
+ */
 static const struct skv_backend *load(const char *path, char *err, size_t size)
 {
 	const struct skv_backend *b;

@@ -2,17 +2,19 @@
 /*
  * kernels/evict.h - layers that evict: slot mapping, slot metadata, and the rules of an eviction.
  *
- * Slots. RoPE is already applied to stored keys, so attention does not depend on the order of rows. A layer that evicts
- * single tokens keeps the retained ones in slots: slot x of kv head h is row x % T of page x / T of the layer's page
- * table. Each head may have different tokens in its slots. A step attends to slots [0, len), which are all in use, so
- * the ordinary kernels work. A layer that evicts pages of single kv heads does the same with whole pages. Below, an
- * entry is evicted as a whole: it is the slot of one token (granularity 1), or a kv head's share of a page (granularity
- * T). All heads of a layer have the same number of entries.
+ * Slots. Stored keys have RoPE applied, so attention does not depend on the order of rows. A layer that evicts single
+ * tokens keeps the retained tokens in slots: slot x of kv head h is row x % T of page x / T of the layer's page table.
+ * Each kv head may have different tokens in its slots. A step attends to slots [0, len), which are all in use, so the
+ * ordinary attention kernels work. A layer that evicts pages of single kv heads does the same with whole pages. An
+ * eviction removes entries: an entry is the slot of one token (granularity 1), or a kv head's share of a page
+ * (granularity T). All kv heads of a layer have the same number of entries.
  *
  * Slot metadata. The position of an entry's token and its score are stored in pages of the same pool, which the layer's
- * table of slot metadata lists. There are two sets; commit `epoch` makes set `epoch & 1` valid. A step reads the set of
- * the last commit and writes the other one, so it can be repeated. The step that evicts an entry only marks the entry
- * in the metadata that it writes. The entry's rows stay until the next step, whose commit no longer needs them.
+ * table of slot metadata lists. A sequence has two sets of slot metadata; commit `epoch` makes set `epoch & 1` valid. A
+ * step reads the set of the last commit and writes the other set, so a step that was interrupted can be repeated. The
+ * step that evicts an entry only marks the entry as evicted in the set that the step writes. The rows of an evicted
+ * entry stay in their pages until the next step, which may overwrite them, because the last commit no longer needs
+ * them.
  */
 #ifndef SKV_EVICT_H
 #define SKV_EVICT_H
@@ -24,14 +26,16 @@ extern "C" {
 #endif
 
 /*
- * Metadata of an entry. `pos` is the position of its token in the sequence; with granularity T, the number of its page.
- * With SKV_SLOT_EVICTED set, the next step may reuse the slot. SKV_SLOT_FREE: the slot is not in use. `score` is the
- * accumulated attention score, or the length of the sequence when the page was last touched. If the sign bit is set
- * (including -0), the entry is inactive: it is stored but not attended to, because heads share the layer's budget
- * (allocate_head_budgets). An entry becomes active again when scores of all entries are accumulated, or with a prompt.
+ * Slot metadata of an entry. `pos` is the position of the entry's token in the sequence; with granularity T, the number
+ * of the entry's page in the sequence. If SKV_SLOT_EVICTED is set in `pos`, the next step may reuse the slot.
+ * SKV_SLOT_FREE in `pos`: the slot is not in use. `score` is the accumulated attention score of the token, or, with
+ * granularity T, the length of the sequence when the page was last touched. If the sign bit of `score` is set (also in
+ * -0), the entry is inactive: stored but not attended to, because heads share the layer's budget
+ * (allocate_head_budgets). An inactive entry becomes active again when scores of all entries are accumulated, or with a
+ * prompt.
  *
- * Page i of the table has the metadata of entries [i U, (i + 1) U), U = skv_slot_meta_per_page(). Each kv head has 1 /
- * n_kv_heads of its bytes: U entries of set 0, then U of set 1.
+ * Page i of the table of slot metadata has the metadata of entries [i U, (i + 1) U), U = skv_slot_meta_per_page(). Each
+ * kv head has 1 / n_kv_heads of the page's bytes: U entries of set 0, then U entries of set 1.
  */
 struct skv_slot_meta {
 	uint32_t pos;
@@ -43,35 +47,41 @@ struct skv_slot_meta {
 /* The slot mapping of a decode step: where new tokens are stored. */
 struct skv_slot_mapping {
 	uint32_t granularity; /* tokens of an entry: 1 or T */
-	uint32_t *slot; /* [seq][n_kv_heads]: the slot of the new token; alloc_slots() fills it in */
+	uint32_t *slot; /* [seq][n_kv_heads]: slot of the new token in each kv head, written by alloc_slots() */
 };
 
-/* How accumulated scores become ranks for evict(). */
+/* How rank_tokens() turns accumulated scores into the ranks by which evict() chooses. */
 struct skv_rank {
-	uint32_t smooth; /* odd; above 1: the mean of so many positions around each token; positions without a token count 0 */
 	/*
-	 * Above 0: the rank is lambda * importance - (1 - lambda) * redundancy (R-KV). Importance is the (smoothed)
-	 * score divided by the sum over the head, or 0 if that sum is 0. Redundancy is the softmax, over the head's
-	 * tokens, of a key's mean cosine similarity to all of them. This includes the key itself, which adds the same
-	 * to each. A key of zeros is similar to none. Unlike R-KV, this does not exempt the latest few of several
-	 * nearly equal keys: all pairs count.
+	 * odd; above 1: a token's score is replaced by the mean score of this many positions around the token's;
+	 * positions without a token count as 0
+	 */
+	uint32_t smooth;
+	/*
+	 * If lambda is above 0, the rank is lambda * importance - (1 - lambda) * redundancy (R-KV). Importance is the
+	 * (smoothed) score divided by the sum of the head's scores, or 0 if that sum is 0. Redundancy is the softmax,
+	 * over the head's tokens, of a key's mean cosine similarity to all of the head's keys. A key's similarity to
+	 * itself is included, which adds the same to the mean of each key. A key of zeros has similarity 0 to every
+	 * key. Unlike in R-KV, the latest few of several nearly equal keys are not exempt: all pairs of keys count.
 	 */
 	float lambda;
 };
 
 /*
- * Which entries are retained: the latest, then the pinned, then the best by rank, up to kseq.n_retained. Ties go to the
- * earlier entry. A NaN counts as -infinity.
+ * The rule of an eviction: retained are the latest entries, then the pinned ones, then the best by rank, up to
+ * kseq.n_retained entries. Of equal ranks, the entry with the lower pos is retained. A rank that is a NaN counts as
+ * -infinity.
  */
 struct skv_evict_rule {
 	uint32_t granularity;     /* tokens of an entry: 1 or T */
-	struct skv_budget recent; /* see skv_recent_of(); none if zero */
-	bool evict_older;         /* ties go to the later one */
-	bool reset_scores;        /* scores of retained entries become 0 */
+	struct skv_budget recent; /* number of latest entries that are retained, see skv_recent_of(); zero: none */
+	bool evict_older;         /* of equal ranks, the entry with the higher pos is retained */
+	bool reset_scores;        /* the scores of retained entries become 0 */
 };
 
 /*
- * How many of n_retained entries are retained as the latest. `recent` refers to the next step, whose new entry counts.
+ * Returns how many of n_retained entries are retained because they are the latest. by->recent counts the entries of the
+ * next step, and the next step's new entry is one of the latest; so the result is one less.
  */
 SKV_INLINE uint32_t skv_recent_of(const struct skv_evict_rule *by, uint32_t n_retained)
 {
@@ -81,18 +91,28 @@ SKV_INLINE uint32_t skv_recent_of(const struct skv_evict_rule *by, uint32_t n_re
 }
 
 /*
- * Head budgets (Ada-KV): how the heads of a layer share n_kv_heads * kseq.n_active entries. First come the latest of
- * each head, then the best of each head by rank up to its safeguard, then the best of all heads up to the total. Ties
- * go to the lower position, then to the lower head. Inactive entries stay inactive.
+ * Head budgets (Ada-KV): the rule by which the kv heads of a layer share n_kv_heads * kseq.n_active active entries.
+ * First the latest entries of each head are chosen, then the best of each head by rank up to its safeguard, then the
+ * best of all heads up to the total. Of equal ranks, the entry with the lower position comes first, then that of the
+ * lower head. Entries that were inactive stay inactive.
  */
 struct skv_head_budget_rule {
-	/* this many of the latest of each head, counted in the next step, whose new entry is included */
+	/*
+	 * number of latest entries of each head that stay active; the count is that of the next step, so that step's
+	 * new entry is included
+	 */
 	uint32_t recent;
-	/* share of the mean that each head gets in any case, counted in the same way (Ada-KV's safeguard) */
+	/*
+	 * Ada-KV's safeguard: each head keeps at least this share of the mean number of active entries; as with
+	 * `recent`, the next step's new entry is included
+	 */
 	float safeguard;
 };
 
-/* Entries that stay active in each head in any case, if the mean is `active`. */
+/*
+ * Returns how many entries stay active in each head whatever the other heads' scores are, if the mean number of active
+ * entries is `active`.
+ */
 SKV_INLINE uint32_t skv_safeguard_of(const struct skv_head_budget_rule *a, uint32_t active)
 {
 	const uint32_t recent = a->recent ? a->recent - 1 : 0, sure = (uint32_t)(a->safeguard * (float)(active + 1));
@@ -102,37 +122,45 @@ SKV_INLINE uint32_t skv_safeguard_of(const struct skv_head_budget_rule *a, uint3
 }
 
 /*
- * When a page matters (RaaS). Its weight w is the softmax of scale * score over all pages, averaged over the GQA group.
+ * When a page matters in a step (RaaS). The weight w of a page is the softmax of scale * score over all pages, averaged
+ * over the GQA group.
  */
 struct skv_touch_rule {
-	float alpha; /* w above this ... */
-	float ratio; /* ... or, above 0, one of the best skv_budget_of({ratio}, pages, 1) by w; ties go to the earlier one */
+	float alpha; /* the page matters if w is above alpha; not used if `ratio` is above 0 */
+	/*
+	 * if above 0: the page matters if it is one of the best skv_budget_of({ratio}, pages, 1) pages by w; of equal w
+	 * the earlier page is better
+	 */
+	float ratio;
 	float scale;
 	/*
-	 * Unless zero: of the pinned pages only the best skv_budget_of(pinned, n, pinned_floor) by w are listed, where
-	 * n is the number of pages of kseq.n_tokens. Ties go to the earlier ones. The partial page does not compete: it
-	 * is always listed.
+	 * If `pinned` is not zero, only the best skv_budget_of(pinned, n, pinned_floor) of the pinned pages by w are
+	 * listed, where n is the number of pages of kseq.n_tokens. Of equal w the earlier page is better. The partial
+	 * page does not compete: it is always listed.
 	 */
 	struct skv_budget pinned;
 	uint32_t pinned_floor;
 };
 
-/* Does a step's query add its attention weights to the accumulated scores? */
-enum skv_accumulate { SKV_ACCUMULATE_NONE, SKV_ACCUMULATE_ADD, SKV_ACCUMULATE_RESET /* replaces earlier scores */ };
+/*
+ * Does a step's query add its attention weights to the accumulated scores? With RESET its weights replace earlier
+ * scores.
+ */
+enum skv_accumulate { SKV_ACCUMULATE_NONE, SKV_ACCUMULATE_ADD, SKV_ACCUMULATE_RESET };
 
-/* The sequence's table of slot metadata. */
+/* The sequence's page table of slot metadata. */
 SKV_INLINE const skv_pte *skv_slot_meta_table(const struct skv_shape *sh, const struct skv_kseq *s)
 {
 	return s->table + (size_t)sh->slot_meta * s->layer_stride;
 }
 
-/* Entries whose metadata fits in a page: a multiple of 32, because head_dim is a multiple of 16. */
+/* Number of entries whose metadata fits in a page: a multiple of 32, because head_dim is a multiple of 16. */
 SKV_INLINE uint32_t skv_slot_meta_per_page(const struct skv_shape *sh)
 {
 	return (uint32_t)(skv_head_room(sh) / (2 * sizeof(struct skv_slot_meta)));
 }
 
-/* The metadata of entry u of kv head h in a set. Its page must be resident. */
+/* Returns the metadata of entry u of kv head h in a set. The page that holds the metadata must be resident. */
 SKV_INLINE struct skv_slot_meta *skv_slot_meta_at(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t set,
                                         uint32_t u)
 {

@@ -11,12 +11,15 @@ extern "C" {
 
 #define SKV_MAX_THREADS 1024
 
-/* Returns $OMP_NUM_THREADS, else the number of processors that the calling thread may run on; 1 to SKV_MAX_THREADS. */
+/*
+ * Returns the number in $OMP_NUM_THREADS, else the number of processors that the calling thread may run on; 1 to
+ * SKV_MAX_THREADS.
+ */
 int skv_threads_default(void);
 
 /*
- * Starts threads until there are threads - 1 besides the caller's, so that kernels need not start any. If the system
- * does not allow so many, kernels run on fewer, with the same results. Thread-safe.
+ * Starts threads of the pool until there are threads - 1 besides the caller's, so that kernels need not start any. If
+ * the system does not allow so many threads, kernels run on fewer, with the same results. Thread-safe.
  */
 void skv_threads_ready(int threads);
 

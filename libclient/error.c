@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/error.c - each thread's last error text. */
+/* libclient/error.c - the text of each thread's last error. */
 #include "libclient/error.h"
 
 #include <stdarg.h>
@@ -14,7 +14,7 @@ static __thread char last_error[SKV_TEXT_MAX + 128];
 
 int error_set(int error, const char *fmt, ...)
 {
-	char text[sizeof(last_error)]; /* an argument may be the last error itself */
+	char text[sizeof(last_error)]; /* a copy, because an argument may be the last error itself */
 	va_list ap;
 
 	va_start(ap, fmt);

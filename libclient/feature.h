@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/feature.h - what features do in the life of a policy, a session, a sequence and a step.
+ * libclient/feature.h - the functions of each feature in the life of a policy, a session, a sequence and a step.
  *
- * A feature is one row of functions; NULL where it has nothing to do. features.c has the rows in the order in which
- * they run. So code that runs a step does not name the features, and each feature has its own memory.
+ * A feature is a row of functions; a function is NULL if the feature has nothing to do there. features.c lists the rows
+ * in the order in which they run. So the code that runs a step names no feature, and each feature keeps its own memory.
  */
 #ifndef SKV_CLIENT_FEATURE_H
 #define SKV_CLIENT_FEATURE_H
@@ -16,26 +16,34 @@ struct skv_seq;
 struct skv_session;
 
 struct feature {
-	/* A policy is planned: make what the feature keeps for it. Free that, even if make() failed or did not run. */
+	/*
+	 * make(): a policy was planned; make the feature's data for it. unmake(): free them, also if make() failed or
+	 * did not run.
+	 */
 	int (*make)(struct skv_session *s, struct policy *p);
 	void (*unmake)(struct policy *p);
 
-	/* A session begins, with its kernels. It ends, the last row first, even if open() failed or did not run. */
+	/*
+	 * open(): a session with kernels begins. close(): it ends (the last feature first), also if open() failed or
+	 * did not run.
+	 */
 	int (*open)(struct skv_session *s);
 	void (*close)(struct skv_session *s);
 
-	/* A step begins: agree with other ranks, and with the daemon. */
+	/* turn(): a step begins; agree with other ranks, and with the daemon. */
 	int (*turn)(struct skv_session *s);
 	/*
-	 * Make a sequence ready for a step with so many of its tokens, which may be none. May take over its policy
-	 * state, and commit maintenance transactions.
+	 * ready(): prepare a sequence for a step with n_tokens (may be 0) of its tokens. The call may take over the
+	 * sequence's policy state, and may commit maintenance transactions.
 	 */
 	int (*ready)(struct skv_seq *q, uint32_t n_tokens, bool prompt);
-	/* The step is laid out: make room for what the feature computes. Memory of a step grows only here. */
+	/*
+	 * prepare(): the step is laid out; make room for what the feature computes. Memory of a step grows only here.
+	 */
 	int (*prepare)(struct skv_session *s);
-	/* The step is open. */
+	/* begin(): the step is open. */
 	void (*begin)(struct skv_session *s);
-	/* All layers have attended, and the commit follows. Cancelled sequences take no part in it. */
+	/* end(): all layers have attended; the commit follows. Cancelled sequences take no part in the commit. */
 	void (*end)(struct skv_session *s);
 };
 
@@ -45,7 +53,7 @@ extern const struct feature layout_feature, workspace_feature, attn_feature, sel
 extern const struct feature compress_feature, prefill_feature, recall_feature, branches_feature, replay_feature;
 extern const struct feature pages_feature, stock_feature, stats_feature;
 
-/* Each of these goes over the rows. The first error ends it: 0, or a negative errno with the last error set. */
+/* Each calls one function of every feature, up to the first error: 0, or a negative errno with the last error set. */
 int features_make(struct skv_session *s, struct policy *p);
 void features_unmake(struct policy *p);
 int features_open(struct skv_session *s);
@@ -54,6 +62,6 @@ int features_turn(struct skv_session *s);
 int features_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt);
 int features_prepare(struct skv_session *s);
 void features_begin(struct skv_session *s);
-void features_end(struct skv_session *s); /* a hook that has misused a primitive (session.misused) ends it, too */
+void features_end(struct skv_session *s); /* stops if a hook has misused a primitive (session.hook.misused) */
 
 #endif

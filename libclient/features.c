@@ -1,32 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/features.c - the table of features, in the order in which they run. */
+/* libclient/features.c - the table of features, in the order in which their functions run. */
 #include "libclient/feature.h"
 
 #include "libclient/session.h"
 
 static const struct feature *const features[] = {
-	/* a sequence as the daemon, another process or another policy has left it */
+	/* fork, adopt: a sequence as the daemon, another process or another policy has left it */
 	&fork_feature,
 	&adopt_feature,
-	&device_feature, /* before all that have memory there: it closes after them */
+	&device_feature, /* before all features with device memory, so that the device closes last */
 	&layer_feature,
-	&joint_feature, /* ranks have met before one of them swaps its policy */
+	&joint_feature, /* before swap: ranks must have met before one of them swaps its policy */
 	&swap_feature,
-	/* a sequence's form: decompressed rows before slots, and slots before codes */
+	/* these change a sequence's form: rows are decompressed before slots change, and slots change before codes */
 	&decompress_feature,
 	&evict_feature,
 	&seal_feature,
-	/* the memory of a step: workspaces and lists first, which decide how others compute */
+	/*
+	 * the memory of a step: workspaces and lists are first, because they decide how the features after them compute
+	 */
 	&layout_feature,
 	&workspace_feature,
 	&attn_feature,
 	&select_feature,
-	&hooks_feature, /* hooks see the step before it is compressed or loses pages */
+	&hooks_feature, /* hooks must see the step before it is compressed or loses pages */
 	&compress_feature,
 	&prefill_feature,
 	&recall_feature,
 	&branches_feature,
-	&replay_feature, /* behind all whose memory recordings refer to */
+	&replay_feature, /* after all features whose memory the recordings (CUDA graphs) refer to */
 	&pages_feature,
 	&stock_feature,
 	&stats_feature,

@@ -25,7 +25,9 @@ int sized_get(void *to, size_t known, const void *from, size_t least, const char
 
 /* ---- for callers without the macros ---------------------------------------------------------- */
 
-/* `size` is of the caller's declaration: never more is written. */
+/*
+ * Initialise a caller's struct from `initial`. `size` is that of the caller's declaration: no byte after it is written.
+ */
 static void init(void *to, size_t size, const void *initial, size_t known)
 {
 	memset(to, 0, size);

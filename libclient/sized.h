@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/sized.h - structs that begin with their size, as the caller compiled them.
+ * libclient/sized.h - reads structs whose first field is their size, as the caller compiled them.
  *
- * A caller built with an older header passes a shorter struct; its missing tail is taken as zeros. A longer one is
- * refused, because this library does not know what its tail asks for.
+ * A caller built with an older header passes a shorter struct; the missing tail is taken as zeros. A struct longer than
+ * this library's is refused, because the library does not know the meaning of the tail.
  */
 #ifndef SKV_CLIENT_SIZED_H
 #define SKV_CLIENT_SIZED_H
@@ -11,8 +11,8 @@
 #include <stddef.h>
 
 /*
- * Copy such a struct to one of `known` bytes. `least`: bytes of the first version; `name`: what errors call it, e.g.
- * "item 3". -EINVAL with a text; then *to is unchanged.
+ * Copy the caller's struct to `to`, a struct of `known` bytes. `least`: size of the struct's first version; `name`: how
+ * error texts call the struct, e.g. "item 3". Returns -EINVAL with a text if the size is wrong; then *to is unchanged.
  */
 int sized_get(void *to, size_t known, const void *from, size_t least, const char *name);
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/step.h - the open step of a session: what is in it, and the scratch memory of its kernels. */
+/* libclient/step.h - the open step of a session: its data, and the scratch memory of its kernels. */
 #ifndef SKV_CLIENT_STEP_H
 #define SKV_CLIENT_STEP_H
 
@@ -17,134 +17,139 @@
 
 struct policy;
 
-/* Of one layer of a policy batch in the open step: attention scores and selection. */
+/* The attention scores and the selection of one layer of a policy batch, in the open step. */
 struct selection {
-	bool has_scores;   /* made in this step */
-	uint32_t made;     /* 0, SKV_ATTEND_PAGES or SKV_ATTEND_TOKENS */
+	bool has_scores;   /* the scores were made in this step */
+	uint32_t made;     /* kind of the selection that was made: 0, SKV_ATTEND_PAGES or SKV_ATTEND_TOKENS */
 	bool retained;     /* the hooks of a layer that evicts have said which tokens or pages stay */
-	struct skv_select select; /* the request, if the layer selects while it attends */
+	struct skv_select select; /* the hook's request, if the layer selects while it attends */
 	struct skv_scores scores;
 	struct skv_index_list list;
 	struct { /* compress/attend.c */
-		const struct skv_codec *codec; /* of its tokens, or NULL */
-		uint32_t seqs, tokens; /* decompressed at a time; of each at most */
+		const struct skv_codec *codec; /* codec of the layer's compressed tokens, or NULL */
+		/* number of sequences that are decompressed at a time; maximum number of tokens of each */
+		uint32_t seqs, tokens;
 	} compress;
 };
 
-/* Sequences of the open step that run one policy. Hooks run, and plans are carried out, once for all that decode. */
+/* Sequences of the open step that run one policy. One call of a hook or kernel serves all that decode. */
 struct policy_batch {
 	struct policy *policy;
-	bool compresses; /* its layers that compress do so for all of these sequences; else for none */
-	uint32_t first, n;                /* in step.seqs: that decode ... */
-	uint32_t first_prompt, n_prompts; /* ... and those with rows of prompts */
-	uint32_t at_kseq, n_padded; /* where the decoding ones are in a class's kseq, and how many with padding */
-	uint32_t rows;                    /* of each decoding sequence: the same for all */
-	uint32_t rows_at;                 /* if rows > 1: where single rows are in a class's kseq, [rows][n] */
+	/* whether compressing layers compress for these sequences; the same for all sequences of the batch */
+	bool compresses;
+	uint32_t first, n;                /* range in step.seqs of the sequences that decode */
+	uint32_t first_prompt, n_prompts; /* range in step.seqs of the sequences with rows of prompts */
+	/* position of the decoding sequences in a class's kseq; their number including padding */
+	uint32_t at_kseq, n_padded;
+	uint32_t rows;                    /* number of rows of each decoding sequence: the same for all */
+	uint32_t rows_at;                 /* if rows > 1: position of the single rows in a class's kseq, [rows][n] */
 	struct selection *selection;      /* [n_layers] */
-	/* of one layer at a time, for decoding sequences: slots of new tokens; ranks of tokens or pages */
+	/* memory for one layer at a time, for decoding sequences: slots of new tokens; ranks of tokens or pages */
 	uint32_t *slot;
 	float *rank;
-	uint32_t branch; /* that its layers' work is queued on: see workspace.h */
-	size_t lists_at; /* in step.prefill: lists that its prompts keep for later layers */
+	uint32_t branch; /* index of the branch that the batch's work is queued on: see workspace.h */
+	size_t lists_at; /* offset in step.prefill.lists of the lists that the batch's prompts keep for later layers */
 };
 
 /*
- * Layers that have as many slots in each sequence, and retain as many, so that kernels get the same arguments. All
- * layers are one class unless a layer evicts single tokens or compresses, or did so before.
+ * A class: layers for which kernels get the same arguments, because in each sequence these layers have and retain equal
+ * numbers of slots. All layers are one class unless a layer evicts single tokens or compresses, or did so before.
  */
 struct layer_class {
-	uint32_t layer; /* the first of them */
-	/* ranges of kseq, or of the device's copy of it */
+	uint32_t layer; /* index of the first layer of the class */
+	/* ranges of kseq (on a device: of the device's copy of kseq) */
 	struct skv_batch all, decoding, prompts;
 };
 
-/* Rows of one layer, decompressed: see compress/attend.c. */
+/* Decompressed rows of one layer: see compress/attend.c. */
 struct decompressed {
-	void *mem; /* the session's; the other fields point into it */
+	void *mem; /* memory of the session; pool, seq and table point into it */
 	size_t bytes;
 	uint8_t *pool;
 	struct skv_kseq *seq;
 	skv_pte *table;
 };
 
-#define RECALL_SEQS 8u /* sequences of a step that are measured at most */
+#define RECALL_SEQS 8u /* maximum number of sequences of a step whose recall is measured */
 
-/* Measurement of recall: see recall.c. */
+/* Measurement of attention recall: see recall.c. */
 struct recall {
-	uint32_t n;     /* sequences that are measured in the open step, or 0 */
-	uint64_t steps; /* decode steps, of which one in recall_every is measured */
-	struct skv_layer_set layers[RECALL_SEQS]; /* [sequence]: layers that were measured */
-	void *mem;      /* the session's; the next two point into it */
+	uint32_t n;     /* number of sequences whose recall is measured in the open step */
+	uint64_t steps; /* number of decode steps, of which one in recall_every is measured */
+	struct skv_layer_set layers[RECALL_SEQS]; /* [sequence]: the layers that were measured */
+	void *mem;      /* memory of the session; scores and share point into it */
 	size_t bytes;
-	struct skv_scores scores; /* of one layer at a time */
-	float *share;                 /* [n_layers][RECALL_SEQS] */
+	struct skv_scores scores; /* scores of one layer at a time */
+	float *share;                 /* [n_layers][RECALL_SEQS] measured recall */
 };
 
 struct step {
 	bool open;
 	uint32_t next_layer;
-	uint32_t rows; /* of all items */
+	uint32_t rows; /* number of rows of all items */
 
 	/* ---- layout.c: the items as the kernels see them ---- */
 
 	uint32_t cap, cap_kseq;
-	uint32_t n, n_decode; /* sequences; those that decode, which come first */
-	uint32_t n_padded; /* in a class's kseq: decoding sequences and all padding, which come first */
-	/* of a class: n_padded, then sequences with prompts, then single rows of sequences that decode several */
+	uint32_t n, n_decode; /* number of sequences; of sequences that decode, which come first */
+	uint32_t n_padded; /* number of decoding sequences and padding in a class's kseq, where they come first */
+	/* entries in a class's kseq: n_padded, then prompts, then single rows of sequences that decode several */
 	uint32_t n_kseq;
-	/* [cap]: decoding ones first, then prompts; in both, sequences of a policy batch are adjacent */
+	/* [cap]: decoding sequences first, then prompts; in both parts, sequences of a policy batch are adjacent */
 	struct skv_seq **seqs;
-	struct skv_step_item *items; /* [cap]: copies of the caller's */
-	uint32_t *item;        /* [cap]: the caller's index of seqs[i] ... */
-	uint32_t *index;       /* [cap]: ... and where the caller's item is in seqs */
-	uint32_t *at_kseq;     /* [cap]: the place of seqs[i] in a class's kseq */
-	struct skv_kseq *kseq; /* [n_classes][n_kseq]: sequences as kernels see them */
-	struct layer_class *class; /* [n_layers] allocated */
+	struct skv_step_item *items; /* [cap]: copies of the caller's items */
+	uint32_t *item;        /* [cap]: index of the caller's item of seqs[i] */
+	uint32_t *index;       /* [cap]: index in seqs of the sequence of the caller's item i */
+	uint32_t *at_kseq;     /* [cap]: position of seqs[i] in a class's kseq */
+	struct skv_kseq *kseq; /* [n_classes][n_kseq]: sequences as the kernels see them */
+	struct layer_class *class; /* [n_layers] allocated, n_classes used */
 	uint32_t n_classes;
 	uint16_t class_of[SKV_MAX_LAYERS];
-	struct policy_batch *batch; /* [n_batches], cap allocated; in the order of their first items */
+	struct policy_batch *batch; /* [cap] allocated, n_batches used; in the order of the batches' first items */
 	uint32_t n_batches;
 
 	/* ---- what features add ---- */
 
-	struct skv_workspace work; /* of the kernels: workspace.c, as is the number of branches that the layers use */
+	/* workspace of the kernels (workspace.c, also n_branches: how many branches the layers use) */
+	struct skv_workspace work;
 	uint32_t n_branches;
 	struct { /* layout.c */
-		bool follows, on; /* can the next step be laid out from this one, and was this one? */
-		uint32_t *due; /* [cap]: if on: the caller's indices of sequences that need more than a row */
+		/* follows: the next step can be laid out from this one; on: this step was laid out so */
+		bool follows, on;
+		uint32_t *due; /* [cap]: if `on`, indices of the caller's items whose sequences need more than a row */
 		uint32_t n_due;
 	} steady;
 	struct { /* pages.c */
-		uint64_t demand, aside_change; /* as pages_count() computes them */
+		uint64_t demand, aside_change; /* results of pages_count() */
 		struct supplied {
 			struct skv_seq *seq;
 			uint32_t table, page;
-		} *supplied; /* entries that got a page for this step */
+		} *supplied; /* table entries that got a page for this step */
 		uint32_t n_supplied, cap_supplied;
 	} pages;
-	struct { /* attn.c: rows of one layer as the host's kernels take them */
+	struct { /* attn.c: rows of one layer, as the host's kernels take them */
 		void *mem;
 		size_t bytes;
 	} attn;
 	struct { /* selection.c */
-		struct selection *all; /* [cap][n_layers]: of all batches */
+		struct selection *all; /* [cap][n_layers]: selections of all batches */
 		uint32_t cap;
-		uint32_t *slot; /* slots of new prompt tokens, one layer at a time */
-		void *arena;    /* selections and policy batches point into it */
+		uint32_t *slot; /* slots of new prompt tokens, for one layer at a time */
+		void *arena;    /* memory of the lists and buffers that selections and policy batches point to */
 		size_t arena_bytes;
 	} select;
 	struct { /* compress/ */
 		struct decompressed decompressed;
-		void *exchanged; /* keys and values of all ranks: exchange.c */
+		void *exchanged; /* keys and values gathered from all ranks: exchange.c */
 		size_t exchanged_bytes;
 	} compress;
-	struct { /* prefill/attend.c: lists of tokens that prompt rows attend to */
+	struct { /* prefill/attend.c: lists of tokens that rows of prompts attend to */
 		void *lists;
 		size_t bytes;
 	} prefill;
 	struct recall recall;
-	bool recording;  /* replay.c: the library records layers, which is not part of the step */
-	int ranks_error; /* ranks.c: error of all_reduce_max(), or 0 */
+	bool recording;  /* replay.c is recording layers into a CUDA graph, outside of the step's own work */
+	int ranks_error; /* ranks.c: error that all_reduce_max() returned, or 0 */
 };
 
 #endif

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * adakv - SnapKV with one budget for each layer, which the heads share ("Ada-KV: Optimizing KV Cache Eviction by
- * Adaptive Budget Allocation for Efficient LLM Inference").
+ * adakv - SnapKV with one budget for each layer, which the kv heads of the layer share ("Ada-KV: Optimizing KV Cache
+ * Eviction by Adaptive Budget Allocation for Efficient LLM Inference").
  *
- * Some heads attend to few tokens, some to many. With equal budgets the former keep tokens that they do not need, and
- * the latter lose tokens that they need. So all (head, token) pairs of a layer compete:
+ * Some heads attend to few tokens, others to many. With equal budgets the former heads keep tokens that they do not
+ * need, and the latter lose tokens that they need. So all (head, token) pairs of a layer compete:
  *
  *   score       as in SnapKV: the weights of the last `window` queries, averaged over `pool` positions
  *   safeguard   each head keeps the window, and its best tokens up to a share of `safeguard` of the budget
@@ -13,10 +13,10 @@
  * Layers evict as in SnapKV: at the end of a prompt, and then each time that `interval` tokens were added to the
  * budget.
  *
- * Evicted tokens are no longer attended to, but their memory is freed only in part. A page holds the tokens of all
- * heads, so a layer frees the pages that the head with the most tokens does not need. Memory is reserved for the
- * largest possible head: `max_head_ratio` times the budget, or less if the other heads' safeguards leave less. Tokens
- * beyond a head's share stay in their slots, inactive.
+ * No head attends to its evicted tokens any more, but their memory is freed only in part. A page holds the tokens of
+ * all heads, so a layer frees only the pages that the head with the most tokens does not need. Memory is reserved for
+ * the largest share that a head can get: `max_head_ratio` times the budget, or less if the other heads' safeguards
+ * leave less. Tokens beyond a head's share stay in their slots, inactive.
  */
 #include <sparsekv/policy.h>
 
@@ -51,7 +51,10 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	return -1;
 }
 
-/* The most that one of n heads can have, in budgets, while every other head has its safeguard. */
+/*
+ * The largest share of the tokens that one of n heads can get, as a multiple of the budget, while every other head has
+ * its safeguard.
+ */
 static float max_ratio_of(const struct config *c, uint32_t n)
 {
 	float most = (float)n - (float)(n - 1) * c->safeguard;

@@ -13,14 +13,14 @@
  * The paper uses K = 64 and L = 8, and keeps the first two layers dense. In a sequence of at most K pages, all pages
  * are selected, so attention is dense. Nothing is evicted.
  *
- * scores=sketch is not part of the paper: weights then come from sketches of keys, and a layer that selects attends to
- * its own selection.
+ * The parameter scores=sketch is not part of the paper: with it, weights come from sketches of keys, and a layer that
+ * selects attends to its own selection.
  */
 #include <sparsekv/policy.h>
 
 struct config {
-	struct skv_select_config select; /* budget: K, recent: L, both in pages */
-	uint32_t pin;                    /* pages */
+	struct skv_select_config select; /* budget: K pages; recent: L pages */
+	uint32_t pin;                    /* number of first pages of the sequence that are always selected */
 };
 
 static const struct skv_param params[] = {
@@ -38,8 +38,9 @@ static const struct skv_param params[] = {
 };
 
 /*
- * The paper calibrates which layers select, as sparsekv-calibrate does: 2,14,22 of 28 layers, 2,8,31 of 32. Without a
- * calibration they are guessed. The first one follows the dense layers, as in all sets of the paper.
+ * Returns the layers that select. The paper finds them by calibration, as sparsekv-calibrate does: layers 2, 14 and 22
+ * of 28; layers 2, 8 and 31 of 32. Without a calibrated profile the layers are guessed: the first one follows the dense
+ * layers, as in all sets of the paper.
  */
 static struct skv_layer_set selecting(const struct config *c, const struct skv_model *m)
 {

@@ -3,16 +3,18 @@
  * deltakv - OmniKV's selection over a cache that consists mostly of residuals ("DeltaKV: Residual-Based KV Cache
  * Compression via Long-Range Similarity").
  *
- * Filter layers and the first layers keep all tokens uncompressed, or, with full_bits, older ones quantized to 4 or
- * 2 bits as in KIVI. A filter attends densely and selects tokens, one selection for all heads, as in OmniKV. The layers
- * after it attend to these tokens until the next filter. For most tokens these layers store a code:
+ * Filter layers and the first layers keep all tokens uncompressed, or, with full_bits=4 or 2, quantize older tokens to
+ * so many bits as in KIVI. A filter layer attends densely and selects tokens, one selection for all heads, as in
+ * OmniKV. The layers after a filter, up to the next one, attend to the selected tokens. For most tokens these layers
+ * store a code:
  *
  *   x             [K before RoPE, V] of all kv heads
  *   b             the mean of the `n_refs` references nearest to x, among those at or before the token
  *   code          E(x) - E(b), with `bits` bits an element
  *
- * and decompress x as Dec(code) + b when they attend to the token. Every stride-th token is a reference, stored in
- * 16 bits (ref_bits=16), or in 8 or 4 bits. The first page and the last `residual` tokens stay uncompressed.
+ * and decompress x as Dec(code) + b when they attend to the token. Every stride-th token is a reference, whose elements
+ * are stored in 16 bits (ref_bits=16), or in 8 or 4 bits. The tokens of the first page and the last `residual` tokens
+ * stay uncompressed.
  *
  * The authors keep layers 0, 1, 2, 8 and 18 of 32 uncompressed. Nothing is evicted.
  */
@@ -70,7 +72,10 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	return -1;
 }
 
-/* Filters and the first layers are not compressed, or only quantized, as in KIVI. */
+/*
+ * Plan a filter layer or one of the first layers: with full_bits below 16, its tokens are quantized as in KIVI;
+ * otherwise the layer compresses nothing.
+ */
 static void plan_full(const struct config *c, const struct skv_model *m, struct skv_compress *compress)
 {
 	const struct skv_compress_config quant = {

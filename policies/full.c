@@ -2,8 +2,8 @@
 /*
  * full - dense attention: every layer attends to every token.
  *
- * The baseline for all other policies. A zeroed plan is dense, so only the attention of prompts is planned, which may
- * be sparse.
+ * This policy is the baseline for all others. A zeroed plan means dense attention, so plan() sets only how prompts
+ * attend, which may be sparse.
  */
 #include <sparsekv/policy.h>
 

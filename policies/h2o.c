@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * h2o - heavy hitters and recent tokens ("H2O: Heavy-Hitter Oracle for Efficient Generative Inference of Large Language
- * Models").
+ * h2o - keeps the tokens that got the most attention (heavy hitters) and the latest tokens ("H2O: Heavy-Hitter Oracle
+ * for Efficient Generative Inference of Large Language Models").
  *
- * A few tokens get most of the attention, and tokens that got much of it will get much of it again. So each kv head
- * accumulates the attention scores of every token:
+ * A few tokens get most of the attention, and tokens that got much attention so far will get much of it again. So each
+ * kv head accumulates the attention scores of every token:
  *
- *   score(t)    sum over all queries since t of the softmax weight of t, averaged over the GQA group
- *   kept        half of the budget: the last tokens; the other half: those of the rest with the best scores
+ *   score(t)    sum, over the queries from t's own on, of the softmax weight of t, averaged over the GQA group
+ *   kept        the last tokens, which take half of the budget, and in the other half the best of the rest by score
  *
- * Each step adds the new token. If the budget is used up, the token with the worst score is evicted permanently. With a
- * budget that is a count, memory does not grow. Weights are softmax weights over the remaining tokens; there is no
- * compensation for evicted ones. A prompt attends to all of itself, and all of its queries count. The first decode step
- * after it attends to the whole prompt, too, its query counts, and it then evicts down to the budget.
+ * Each step adds the new token. If the budget is used up, the token with the lowest score is evicted permanently. With
+ * a budget that is a count, memory does not grow. Weights are softmax weights over the retained tokens; there is no
+ * compensation for the weight of evicted tokens. Rows of a prompt attend to the whole prompt before them, and all of
+ * their queries count. The first decode step after a prompt also attends to the whole prompt, its query counts, and at
+ * its end the layer evicts tokens down to the budget.
  */
 #include <sparsekv/policy.h>
 

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kascade - anchor layers select the top-k tokens of each kv head, and the layers after them reuse these ("Kascade: A
+ * kascade - anchor layers select the top-k tokens of each kv head, and later layers reuse these selections ("Kascade: A
  * Practical Sparse Attention Method for Long-Context LLM Inference").
  *
  *   token score   of kv head h: the sum over its q heads of the softmax weight (reduced after the softmax)
- *   selection     the k best of each kv head; k = min(max(0.1 N, 128), N)
+ *   selection     the k best tokens of each kv head; k = min(max(0.1 N, 128), N) of the sequence's N tokens
  *   reuse         kv head h attends to the selection of one of the anchor's kv heads, as a head map says
  *
- * Layer 0 attends densely and scores. Other anchors score all keys and attend to their own top-k, or attend densely,
- * too (dense-anchors). With shared the weights of all heads are reduced to one selection. The paper has the anchors
- * 0,2,8,13,14 of 32 layers and 0,2,7,14,23 of 36, found on a development set. Nothing is evicted. With prefill=kascade
- * prompts use the same anchors and head maps, tile by tile.
+ * Layer 0 attends densely and scores. Other anchor layers score all keys and attend to their own top-k tokens, or
+ * attend densely like layer 0 (variant dense-anchors). In the variants named shared, the weights of all heads are
+ * reduced to one selection. The paper uses layers 0, 2, 8, 13 and 14 of 32 as anchors, and layers 0, 2, 7, 14 and 23 of
+ * 36, found on a development set. Nothing is evicted. With prefill=kascade, rows of prompts use the same anchors and
+ * head maps, tile by tile.
  *
- * scores=sketch is not part of the paper: weights then come from sketches of keys, and all anchors, including layer 0,
- * attend to their own top-k.
+ * The parameter scores=sketch is not part of the paper: with it, weights come from sketches of keys, and all anchor
+ * layers, including layer 0, attend to their own top-k tokens.
  */
 #include <sparsekv/policy.h>
 
 enum variant { PAPER, DENSE_ANCHORS, SHARED, SHARED_DENSE_ANCHORS };
 
 struct config {
-	struct skv_budget budget; /* k, tokens */
+	struct skv_budget budget; /* k in tokens */
 	struct skv_layer_set layers;
 	uint32_t variant;
 	struct skv_sketch_config sketch;
@@ -43,7 +44,10 @@ static const struct skv_param params[] = {
         SKV_SKETCH_PARAMS(struct config, sketch),
 };
 
-/* The guess without a profile: like that of skv_select_layers(), but with five layers. */
+/*
+ * Is the layer an anchor if neither the spec nor a profile names anchors? Guesses five layers, at depths like those of
+ * skv_select_layers().
+ */
 static int guessed(const struct skv_model *m, uint32_t layer)
 {
 	const uint32_t depth[] = {0, 2, (2 * m->n_layers + 2) / 5, m->n_layers / 2, (3 * m->n_layers + 2) / 5};
@@ -68,7 +72,7 @@ static int dense_anchors(const struct config *c)
 	return c->variant == DENSE_ANCHORS || c->variant == SHARED_DENSE_ANCHORS;
 }
 
-/* Does an anchor attend to all tokens, not only to its own top-k? */
+/* Does this anchor layer attend to all tokens, and not only to its own top-k tokens? */
 static int attends_densely(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
 	return c->sketch.scores == SKV_SCORED_BY_KEYS && (layer == skv_full_layer(m, 0, 0) || dense_anchors(c));
@@ -94,9 +98,9 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 }
 
 /*
- * The head map: for each of the layer's kv heads, the anchor's kv head whose tokens it reuses. The profile's map is
- * only valid if `source` is the layer's anchor in the profile, too. Otherwise returns 0: each kv head uses the head of
- * its own number.
+ * Sets the head map: for each kv head of the layer, the anchor's kv head whose selection it reuses. The profile's map
+ * is only valid if `source` is the layer's anchor in the profile, too. Returns 1, or 0 if there is no valid map: each
+ * kv head then reuses the selection of the anchor's kv head with the same number.
  */
 static uint32_t map(const struct config *c, const struct skv_model *m, uint32_t layer, uint32_t source, uint8_t *ret)
 {
@@ -107,7 +111,7 @@ static uint32_t map(const struct config *c, const struct skv_model *m, uint32_t 
 	return 1;
 }
 
-/* With prefill=kascade prompts use the same anchors and head maps. */
+/* Plans how rows of prompts attend. With prefill=kascade they use the same anchors and head maps as decode rows. */
 static void prefill(const struct config *c, const struct skv_model *m, uint32_t layer, uint32_t source,
                     struct skv_prefill *ret)
 {

@@ -2,11 +2,12 @@
 /*
  * kivi - K and V quantized to 4 or 2 bits ("KIVI: A Tuning-Free Asymmetric 2bit Quantization for KV Cache").
  *
- * Tokens older than the residual window are quantized: K per channel, over 32 tokens at a time, because some channels
- * of keys are outliers; V per token, over `scale_block` elements. Attention reads the codes directly.
+ * Tokens older than the residual window are quantized. K is quantized per channel, over 32 tokens at a time, because
+ * some channels of keys are outliers; V is quantized per token, over `scale_block` elements. Attention reads the codes
+ * directly.
  *
- * At least the last `residual` tokens stay unquantized. The authors use 128, and groups of 32 tokens. Nothing is
- * selected or evicted.
+ * At least the last `residual` tokens stay unquantized. The authors use a residual window of 128 tokens, and groups of
+ * 32 tokens. Nothing is selected or evicted.
  */
 #include <sparsekv/policy.h>
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * lessismore - two layers make one selection for all heads, and all other layers reuse it ("Less Is More: Training-Free
+ * lessismore - two layers make one selection for all heads, and all later layers reuse it ("Less Is More: Training-Free
  * Sparse Attention with Global Locality for Efficient Reasoning").
  *
- * Like TidalDecode, but there is one budget for all heads. It has three parts: the first tokens (attention sinks), the
- * last tokens, and between these the union of the q heads' best. Each head ranks the tokens by its scores. The union
- * takes the first token of every head, then the second of every head and so on, no token twice, until the budget is
- * used up. Nothing is evicted.
+ * The policy works like TidalDecode, except that all heads share one selection and one budget. The selection has three
+ * parts: the first tokens (attention sinks), the last tokens, and between these the union of the q heads' best tokens.
+ * Each head ranks the tokens by its scores. The union takes the first token of every head, then the second token of
+ * every head and so on, no token twice, until the budget is used up. Nothing is evicted.
  */
 #include <sparsekv/policy.h>
 
 struct config {
-	struct skv_select_config select; /* budget: tokens, sinks and recent ones included */
+	struct skv_select_config select; /* budget: in tokens, including the sinks and the recent tokens */
 	uint32_t sinks;
 };
 

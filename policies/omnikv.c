@@ -3,8 +3,8 @@
  * omnikv - a few filter layers select the context for the layers after them ("OmniKV: Dynamic Context Selection for
  * Efficient Long-Context LLMs").
  *
- * A filter layer attends densely and selects tokens, one selection for all heads. The layers after it attend to these
- * tokens until the next filter:
+ * A filter layer attends densely and selects tokens, one selection for all heads. The layers after it, up to the next
+ * filter layer, attend to these tokens:
  *
  *   token score   s_t = max over all q heads of the softmax weight of token t
  *   selection     the last tokens, and the best of the rest, together a share of the sequence
@@ -12,8 +12,8 @@
  * The authors use layers 2, 8 and 18 of 32 as filters, and one more layer after each attends densely. Nothing is
  * evicted.
  *
- * scores=sketch is not part of the paper: weights then come from sketches of keys, and a filter layer attends to its
- * own selection.
+ * The parameter scores=sketch is not part of the paper: with it, weights come from sketches of keys, and a filter layer
+ * attends to its own selection.
  */
 #include <sparsekv/policy.h>
 

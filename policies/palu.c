@@ -3,9 +3,9 @@
  * palu - low-rank K and V ("Palu: Compressing KV-Cache with Low-Rank Projection").
  *
  * For tokens older than the residual window, each layer stores the product of K (before RoPE) and V with a low-rank
- * projection, in `bits` bits an element. To attend, it decompresses all of them with a second projection. The
- * projections are computed from the model's own K and V, for several kv heads together. Half as many elements
- * correspond to what the authors call a rank of 50 %.
+ * projection, in `bits` bits an element. Before a layer attends, all of its compressed tokens are decompressed with a
+ * second projection. The projections were computed from the model's own K and V, for several kv heads together. A
+ * projection to half as many elements has what the authors call a rank of 50 %.
  *
  * At least the last `residual` tokens stay uncompressed. Nothing is selected or evicted.
  */

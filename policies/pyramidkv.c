@@ -3,16 +3,16 @@
  * pyramidkv - SnapKV with more tokens for the lower layers ("PyramidKV: Dynamic KV Cache Compression based on Pyramidal
  * Information Funneling").
  *
- * Lower layers spread their attention over the whole prompt, upper layers concentrate it on a few tokens. So the budget
- * falls linearly with the depth, from the first layer that is not dense to the last. Each layer keeps tokens as SnapKV
- * does: the observation window, and of the rest those that the window's queries attend to most. The slope depends on
- * the variant:
+ * Lower layers spread their attention over the whole prompt, while upper layers concentrate it on a few tokens. So the
+ * budget of a layer falls linearly with its depth, from the first layer that is not dense to the last layer. Each layer
+ * keeps tokens as SnapKV does: the observation window, and the tokens before it to which the window's queries attend
+ * most. The slope depends on the variant:
  *
  *   kvpress       from 2 - 1/beta times the budget to 1/beta of it, so that the budget is the mean of all layers
  *   sparse-vllm   from the budget to a sixtieth of it, as from 0.6 to 0.01 of the prompt: the mean is about half of it
  *
  * The floor of 128 tokens falls in the same way, but every layer has at least its window and one token. If a lower
- * layer's budget exceeds the length of the sequence, the excess is not given to upper layers.
+ * layer's budget exceeds the length of the sequence, upper layers do not get the excess.
  */
 #include <sparsekv/policy.h>
 
@@ -45,7 +45,7 @@ static int check(const void *config, const struct skv_model *m, char *err, size_
 	return -1;
 }
 
-/* The layer's factor of the budget. */
+/* Returns the factor by which the budget is multiplied in this layer. */
 static float share_of(const struct config *c, const struct skv_model *m, uint32_t layer)
 {
 	float first = c->variant == KVPRESS ? 2 - 1 / c->beta : 1;
@@ -71,7 +71,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	} else {
 		plan->evict.budget.count = window + 1 + (uint32_t)((float)(budget.count - window - 1) * share);
 	}
-	if (plan->evict.budget.share >= 1) /* the whole sequence */
+	if (plan->evict.budget.share >= 1) /* the layer keeps the whole sequence */
 		plan->evict.budget = (struct skv_budget){.count = SKV_MAX_TOKENS};
 }
 

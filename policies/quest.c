@@ -1,22 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * quest - top-k pages by an upper bound of q·k ("Quest: Query-Aware Sparsity for Efficient Long-Context LLM
- * Inference").
+ * quest - attends to the top-k pages by an upper bound of q·k ("Quest: Query-Aware Sparsity for Efficient Long-Context
+ * LLM Inference").
  *
- * For each page and kv head, the minimum and the maximum of every element of the keys are stored. No key of the page
- * can score more than
+ * For each page and kv head, the minimum and the maximum of every element of the keys are stored (kmin, kmax). No key
+ * of the page can score more than
  *
  *   U(page) = Σ_d max(q_d kmin_d, q_d kmax_d)
  *
- * so every layer except the first two attends to the best K pages by U. To find them it reads a sixteenth of the keys
- * and values. Nothing is evicted. Variants differ in the heads that share a selection, and in the pages that compete:
+ * so every layer except the first two attends to the K pages with the largest U. To find these pages a layer reads a
+ * sixteenth of the bytes of its keys and values. Nothing is evicted. Variants differ in the heads that share a
+ * selection, and in the pages that compete:
  *
  *   paper    one selection for each q head: the last page, and the best K - 1 of the rest
- *   eval     one for each q head, as in the authors' evaluation: the best max(3, K/16), with K in tokens (a share is
- *            still a share of the pages); the last page competes like any other
- *   shared   one for each sequence, by the largest U of any head: the last page, and the best K - 1 of the rest
- *   sglang   one for each sequence, as in SGLang: q is averaged over the GQA group, U is summed over kv heads; the last
- *            four pages, and the best K - 4 of the rest (SGLang's own budget is 0.7)
+ *   eval     one selection for each q head, as in the authors' evaluation: the best max(3, K/16) pages, K in tokens (a
+ *            budget that is a share is still a share of the pages); the last page competes like any other page
+ *   shared   one selection for each sequence, by the largest U of any head: the last page, and the best K - 1 of the
+ *            rest
+ *   sglang   one selection for each sequence, as in SGLang: q is averaged over the GQA group, and U is summed over kv
+ *            heads; the last four pages, and the best K - 4 of the rest (SGLang's own budget is 0.7)
  */
 #include <sparsekv/policy.h>
 
@@ -24,7 +26,7 @@ enum variant { PAPER, EVAL, SHARED, SGLANG };
 
 struct config {
 	uint32_t variant;
-	struct skv_budget budget; /* K, pages; eval: tokens */
+	struct skv_budget budget; /* K in pages; with the variant eval, in tokens */
 	uint32_t dense;
 	struct skv_prefill_config prefill;
 };

@@ -1,26 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * raas - evict the page that has not mattered for the longest time ("Efficient Long-Decoding Inference with
+ * raas - evicts the page that has not mattered for the longest time ("Efficient Long-Decoding Inference with
  * Reasoning-Aware Attention Sparsity").
  *
  * In a long chain of thought a page, for instance one with a lemma, matters for a while and then never again. So each
- * kv head stamps its pages with the length of the sequence when they last mattered:
+ * kv head stamps a page with the length of the sequence whenever the page matters:
  *
  *   U(page)     upper bound of q·k over the page's keys, from the bounds of the keys, as in Quest
- *   w(page)     softmax of U(page) / sqrt(head_dim) over the remaining pages, averaged over the GQA group
- *   matters     if w > alpha; a new page matters when it begins
- *   evicted     if there is one page more than the budget: the page with the oldest stamp; ties go to the oldest page
+ *   w(page)     softmax of U(page) / sqrt(head_dim) over the retained pages, averaged over the GQA group
+ *   matters     a page matters in a step if w > alpha, or if it begins in this step
+ *   evicted     when there is one page more than the budget: the page with the oldest stamp; ties go to the oldest page
  *
  * Pages of the prompt are never evicted, because they contain the phoenix tokens, which matter again after a long time.
- * They count towards the budget. If a prompt fills it, there is still room for two pages: the one being filled and the
- * one before. Every retained page is attended to, so time and memory follow the budget. Variants:
+ * They count towards the budget. If pages of the prompt fill the budget, there is still room for two pages: the page
+ * that is being filled and the page before it. The kv head attends to every retained page, so time and memory follow
+ * the budget. Variants:
  *
  *   :paper     as above
  *   :unscaled  U is not divided by sqrt(head_dim)
  *   :ratio     a page matters if it is among the best half (`ratio`) of the pages by w
  *   :quest     for long prompts, as the paper advises: Quest over the prompt, RaaS over decoded tokens. At most half of
- *              the budget is for pages of the prompt. All of these stay in memory, but only that many of the best by w
- *              are attended to. The rest of the budget is for pages of decoded tokens.
+ *              the budget is for pages of the prompt. All pages of the prompt stay in memory, but the kv head attends
+ *              only to so many of them, the best by w. The rest of the budget is for pages of decoded tokens.
  */
 #include <sparsekv/policy.h>
 
@@ -28,7 +29,7 @@ enum variant { PAPER, UNSCALED, RATIO, QUEST };
 
 struct config {
 	uint32_t variant;
-	struct skv_budget budget; /* pages of a kv head */
+	struct skv_budget budget; /* number of pages that a kv head keeps */
 	float alpha;
 	float ratio;
 	uint32_t dense;

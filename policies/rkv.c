@@ -1,20 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * rkv - evict redundant tokens ("R-KV: Redundancy-aware KV Cache Compression for Reasoning Models").
+ * rkv - evicts redundant tokens ("R-KV: Redundancy-aware KV Cache Compression for Reasoning Models").
  *
  * Reasoning repeats itself, and repeated content gets attention again and again. So each kv head scores its tokens by
  * two terms:
  *
  *   importance(t)   softmax weights of the last `window` queries, averaged over the GQA group and over the `pool`
  *                   positions around t, as a share of the sum over all tokens
- *   redundancy(t)   softmax over all tokens of the mean cosine similarity of t's key to all remaining keys
+ *   redundancy(t)   softmax over all tokens of the mean cosine similarity of t's key to all retained keys
  *   score(t)        lambda * importance - (1 - lambda) * redundancy
- *   kept            the last `window` tokens, and those of the rest with the best scores
+ *   kept            the last `window` tokens, and the best of the rest by score
  *
  * A layer evicts each time that `interval` tokens were added to the budget. If a prompt does not fit into the budget,
- * it also evicts after the first decode step. The authors' code takes the largest weight of the group and of the
- * positions instead of means, and excludes the latest of the keys that are similar to t, for which it compares all
- * pairs of keys. Here one pass over the keys is enough.
+ * the layer also evicts after the first decode step. The authors' code differs in two ways. It takes the largest weight
+ * of the GQA group and of the positions, instead of means. And it excludes the latest of the keys that are similar to
+ * t, for which it compares all pairs of keys. Here one pass over the keys is enough.
  */
 #include <sparsekv/policy.h>
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sketch - each kv head of each layer keeps a quantized second copy of its keys, scores all tokens by these sketches,
- * and attends to the best tokens. This policy was developed in this project.
+ * sketch - each kv head of each layer keeps a quantized second copy (sketch) of its keys, scores all tokens by these
+ * sketches, and attends to the best tokens. This policy was developed in this project.
  *
- *   evidence   the softmax weights from the sketches, with estimated denominators; for each token the largest of the
- *              group's q heads
- *   selection  the last `recent` tokens and the K - recent heaviest others, one set for each kv head
+ *   evidence   the softmax weights from the sketches, with estimated denominators; for each token the largest weight of
+ *              the q heads in the GQA group
+ *   selection  the last `recent` tokens and the K - recent heaviest other tokens, one set for each kv head
  *
- * With q each q head selects K tokens by its own weights, and its kv head attends to the union of these. No calibration
- * is needed, no layer is dense by default, and nothing is evicted. The codes are those of RaBitQ and TurboQuant: after
- * a random rotation the elements of a key are distributed alike, so 2 bits for each preserve its direction.
- * kernels/select.h describes how sketches are made.
+ * In the variant q each q head selects K tokens by its own weights, and its kv head attends to the union of these
+ * selections. The policy needs no calibration, no layer is dense by default, and nothing is evicted. The codes are
+ * those of RaBitQ and TurboQuant: a random rotation gives all elements of a key the same distribution, so 2 bits for
+ * each element preserve the key's direction. kernels/select.h describes how sketches are made.
  */
 #include <sparsekv/policy.h>
 

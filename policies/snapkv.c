@@ -13,9 +13,10 @@
  *   kept        budget - window tokens with the best scores, and the window
  *
  * The first decode step attends to the whole prompt, and its query counts, too. The layer evicts at the end of this
- * step. A prompt that fits into the budget is not evicted. With interval=0 this is all, as in the paper: tokens decoded
- * later are added to the budget. Otherwise the layer evicts again each time that `interval` tokens were added, by the
- * queries of the window at that time. So with a budget that is a count, memory stays below budget + interval tokens.
+ * step. A prompt that fits into the budget is not evicted. With interval=0 the layer never evicts again, as in the
+ * paper: tokens decoded later are kept in addition to the budget. With another interval the layer evicts again each
+ * time that `interval` tokens were added, by the queries of the window at that time. So with a budget that is a count,
+ * memory stays below budget + interval tokens.
  */
 #include <sparsekv/policy.h>
 

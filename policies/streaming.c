@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * streaming - attention sinks and a recent window ("Efficient Streaming Language Models with Attention Sinks", Xiao et
- * al. 2024).
+ * streaming - attention sinks and a window of recent tokens ("Efficient Streaming Language Models with Attention
+ * Sinks", Xiao et al. 2024).
  *
- * A layer attends to the first `sinks` tokens, where softmax puts weight that is not needed elsewhere, and to the last
- * tokens up to the budget. The tokens between are never attended to again, so their pages are freed. With a budget that
- * is a count, memory does not grow with the sequence. A budget that is a share is at least 128 tokens, as in Kascade's
- * comparison runs.
+ * A layer attends to the first `sinks` tokens, on which softmax puts the weight that no other token needs, and to the
+ * last tokens, up to the budget. No later query attends to the tokens between these, so their pages are freed. With a
+ * budget that is a count, memory does not grow with the sequence. A budget that is a share is at least 128 tokens, as
+ * in Kascade's comparison runs.
  */
 #include <sparsekv/policy.h>
 
@@ -59,7 +59,7 @@ static void plan(const void *config, const struct skv_model *m, uint32_t layer, 
 	plan->window = window_of(c);
 }
 
-/* The window only moves forward, so pages behind it can be freed. */
+/* Evict the pages between the sinks and the window. The window only moves forward, so no later step attends to them. */
 static void step_end(const struct skv_policy_ctx *ctx)
 {
 	const struct config *c = ctx->config;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tidal - two layers select tokens for each q head, and all other layers reuse these ("TidalDecode: Fast and Accurate
- * LLM Decoding with Position Persistent Sparse Attention").
+ * tidal - two layers select tokens for each q head, and all later layers attend to these tokens ("TidalDecode: Fast and
+ * Accurate LLM Decoding with Position Persistent Sparse Attention").
  *
- * The first layers attend densely. The next one also attends densely, and selects the k tokens with the largest scores
- * of each q head. All layers after it attend to these, except one in the middle (13 of 32 in the paper), which attends
- * densely and selects anew. Nothing is evicted.
+ * The first layers attend densely. The layer after them also attends densely, and selects the k tokens with the largest
+ * scores of each q head. All later layers attend to these tokens, except one layer in the middle (layer 13 of 32 in the
+ * paper), which attends densely and selects anew. Nothing is evicted.
  */
 #include <sparsekv/policy.h>
 

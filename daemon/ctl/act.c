@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ctl/act.c - the commands that change something: seq drop, policy load, policy swap. */
+/* daemon/ctl/act.c - the commands of sparsekvctl that change state: seq drop, policy load, policy swap. */
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -8,7 +8,10 @@
 #include "common/fd.h"
 #include "daemon/ctl/ctl.h"
 
-/* Finds the sequence that the options mean. If several models have the name, the user has to decide. */
+/*
+ * Finds the sequence that the argument and the options name. If several models have a sequence of this name, prints an
+ * error that asks for --model.
+ */
 static int find_seq(struct skv_ctl *ctl, const struct skv_ctl_options *o, struct skv_msg_seq_of *ret)
 {
 	uint32_t uid = o->uid >= 0 ? (uint32_t)o->uid : (uint32_t)getuid();
@@ -31,7 +34,7 @@ static int find_seq(struct skv_ctl *ctl, const struct skv_ctl_options *o, struct
 
 		if (skv_json_u64(row, "uid") != uid || strcmp(skv_json_str(row, "name"), o->arg) != 0 ||
 		    (found && !strcmp(model, ret->model)))
-			continue; /* ranks of one model are one sequence */
+			continue; /* the sequences of the ranks of one model count as one sequence */
 		skv_wire_string(ret->model, sizeof(ret->model), model);
 		found++;
 	}
@@ -129,10 +132,10 @@ int skv_ctl_policy_load(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	return SKV_EXIT_OK;
 }
 
-/* Result of the swap of this generation: sessions that run the new policy, refused it, or have not adopted it yet. */
+/* Result of a swap: numbers of sessions that run the new policy, have refused it, or have not adopted it yet. */
 struct outcome {
 	unsigned done, refused, pending;
-	char why[SKV_TEXT_MAX]; /* of the first session that refused */
+	char why[SKV_TEXT_MAX]; /* reason of the first session that refused the policy */
 };
 
 static int look(struct skv_ctl *ctl, const json_t *swapped, struct outcome *ret)
@@ -149,7 +152,7 @@ static int look(struct skv_ctl *ctl, const json_t *swapped, struct outcome *ret)
 		const char *error = skv_json_str(row, "error");
 
 		if (skv_json_u64(row, "generation") != generation)
-			continue; /* opened since, or not in the swap's scope */
+			continue; /* the session was opened after the swap, or the swap did not select it */
 		if (skv_json_u64(row, "running_generation") < generation)
 			ret->pending++;
 		else if (skv_json_u64(row, "plugin") == plugin && !*error)
@@ -162,7 +165,9 @@ static int look(struct skv_ctl *ctl, const json_t *swapped, struct outcome *ret)
 	return 0;
 }
 
-/* Waits until no session is pending, or for `seconds`. Returns an exit status. */
+/*
+ * Waits until every session has adopted or refused the new policy, but at most for `seconds`. Returns an exit status.
+ */
 static int wait_for_sessions(struct skv_ctl *ctl, const json_t *swapped, double seconds)
 {
 	const struct timespec pause = {.tv_nsec = 20000000};

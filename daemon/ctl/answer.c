@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ctl/answer.c - sparsekvctl: how all commands print a reply or an error. */
+/* daemon/ctl/answer.c - functions with which all commands of sparsekvctl print a reply or an error. */
 #include <errno.h>
 #include "daemon/ctl/ctl.h"
 

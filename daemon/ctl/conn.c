@@ -48,7 +48,10 @@ static int send_packet(struct skv_ctl *ctl, uint16_t type, const void *body, siz
 	return 0;
 }
 
-/* Keeps the first descriptor if ret_fd is not NULL, and closes the others. */
+/*
+ * Takes the descriptors of a received message: the first one becomes *ret_fd, if ret_fd is not NULL; all others are
+ * closed.
+ */
 static void take_received(struct msghdr *msg, int *ret_fd)
 {
 	for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c))
@@ -65,8 +68,8 @@ static void take_received(struct msghdr *msg, int *ret_fd)
 }
 
 /*
- * Receives one packet into buf[SKV_WIRE_MAX]. *ret_fd (-1 before, or NULL): its first fd, the caller's. Returns its
- * length, or negative errno.
+ * Receives one packet into buf[SKV_WIRE_MAX]. *ret_fd, which must be -1 before, becomes the packet's first fd, which
+ * the caller owns; ret_fd may be NULL. Returns the length of the packet, or a negative errno.
  */
 static ssize_t recv_packet(struct skv_ctl *ctl, void *buf, int *ret_fd)
 {
@@ -104,7 +107,9 @@ static ssize_t recv_packet(struct skv_ctl *ctl, void *buf, int *ret_fd)
 	return n;
 }
 
-/* Receives the next packet that replies to the last request; SKV_MSG_ERROR becomes a failure. Notices are skipped. */
+/*
+ * Receives the next packet of the reply to the last request, and skips notices. SKV_MSG_ERROR is returned as a failure.
+ */
 static ssize_t recv_answer(struct skv_ctl *ctl, uint16_t type, void *buf, int *ret_fd)
 {
 	struct skv_msg_header *h = buf;
@@ -175,7 +180,7 @@ void skv_ctl_close(struct skv_ctl *ctl)
 	ctl->fd = skv_close_fd(ctl->fd);
 }
 
-/* Joins all SKV_MSG_TEXT packets of the reply. */
+/* Receives all SKV_MSG_TEXT packets of a reply, and joins their texts. */
 static int recv_text(struct skv_ctl *ctl, uint16_t type, void *buf, char **ret, size_t *ret_len)
 {
 	const struct skv_msg_text *t = (const void *)((char *)buf + sizeof(struct skv_msg_header));

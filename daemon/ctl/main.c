@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ctl/main.c - sparsekvctl: the command line. */
+/* daemon/ctl/main.c - the command line of sparsekvctl. */
 #include <config.h>
 #include <errno.h>
 #include <getopt.h>
@@ -14,11 +14,12 @@
 /* Options that a command may take besides --socket, --json and --timeout. */
 enum { TAKES_MODEL = 1, TAKES_UID = 2, TAKES_SESSION = 4, TAKES_ALL = 8, TAKES_COUNT = 16, TAKES_WAIT = 32,
        TAKES_DELAY = 64, TAKES_SEED = 128, TAKES_SHAPE = 256, TAKES_CLIENT = 512 };
-#define SCOPES (TAKES_SESSION | TAKES_CLIENT | TAKES_UID | TAKES_MODEL) /* sessions of a swap, besides --all */
+/* options that select the sessions of a swap, besides --all */
+#define SCOPES (TAKES_SESSION | TAKES_CLIENT | TAKES_UID | TAKES_MODEL)
 
 static const struct command {
-	const char *word, *second; /* second NULL: the command is one word */
-	const char *arg;           /* NULL: takes none */
+	const char *word, *second; /* the words of the command; second NULL: the command is one word */
+	const char *arg;           /* name of the command's argument; NULL: it takes none */
 	unsigned takes;
 	skv_ctl_command run;
 	const char *help;
@@ -151,7 +152,7 @@ static bool take_seconds(const char *option, const char *value, double *ret)
 	return false;
 }
 
-/* Takes one option with its value. False, after printing an error, if the value is invalid. */
+/* Stores the value of an option. Returns false, after printing an error, if the value is invalid. */
 static bool take(int option, const char *value, struct skv_ctl_options *o, unsigned *given)
 {
 	uint32_t x = 0;
@@ -241,7 +242,7 @@ static int run(const struct command *c, const struct skv_ctl_options *o)
 		if (access(operators, R_OK | W_OK) == 0) {
 			path = operators;
 		} else if (errno != ENOENT && (c->run == skv_ctl_policy_load || c->run == skv_ctl_seq_import)) {
-			/* the clients' socket takes no descriptors */
+			/* these commands send a descriptor, which the clients' socket does not take */
 			fprintf(stderr, "sparsekvctl: only an operator may %s, on the operators' socket: %s: %s\n",
 			        c->run == skv_ctl_seq_import ? "import a sequence" : "load a policy", operators, strerror(errno));
 			return SKV_EXIT_REFUSED;

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/ctl/metrics.c - everything in Prometheus' text format.
+ * daemon/ctl/metrics.c - the command metrics: prints the daemon's numbers in Prometheus' text format.
  *
- * For a textfile collector or a small exporter around `sparsekvctl metrics`. A row here makes metrics of each table
- * of the daemon's JSON: from which fields, and which fields are labels.
+ * The output is for a textfile collector, or for a small exporter that runs `sparsekvctl metrics`. The tables below say
+ * which field of the daemon's JSON becomes which metric, and which fields become labels.
  */
 #include <string.h>
 #include "daemon/ctl/ctl.h"
 
 struct metric {
 	const char *name, *type, *help;
-	const char *field; /* in a row of the table */
-	double scale;      /* factor for the field's value; 0 = 1 */
+	const char *field; /* the field, in a row of the JSON table, that has the value */
+	double scale;      /* factor by which the field's value is multiplied; 0 means 1 */
 	const char *extra; /* a constant label, `key="value"`, or NULL */
 };
 
-/* A table of the reply and the fields that label its rows. A label that is an object stands for its name. */
+/*
+ * A table of the daemon's JSON reply: the fields that become labels of its rows, and its metrics. If a label's field is
+ * an object, the label is the object's name.
+ */
 struct table {
-	const char *rows; /* name of the array in the reply */
+	const char *rows; /* name of the array in the reply; NULL: the reply itself is the only row */
 	const char *labels[6];
 	const struct metric *metrics;
 	size_t n;
@@ -258,7 +261,7 @@ static void put_sample(FILE *to, const struct table *t, const struct metric *m, 
 	        skv_json_num(row, m->field) * (m->scale != 0 ? m->scale : 1));
 }
 
-/* Samples of one name are adjacent, as the format requires. */
+/* Prints the metrics of a table. Samples of one metric name are adjacent, as Prometheus' text format requires. */
 static void put_table(FILE *to, const struct table *t, const json_t *answer)
 {
 	const json_t *rows = t->rows ? json_object_get(answer, t->rows) : NULL;
@@ -269,7 +272,7 @@ static void put_table(FILE *to, const struct table *t, const json_t *answer)
 		const struct metric *m = &t->metrics[i];
 
 		if (!m->type)
-			continue; /* printed with the first sample of its name */
+			continue; /* a row without a type was printed with the first row of the same name */
 		fprintf(to, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name, m->type);
 		for (const struct metric *same = m; same < t->metrics + t->n && (same == m || !same->type);
 		     same++) {
@@ -281,7 +284,7 @@ static void put_table(FILE *to, const struct table *t, const json_t *answer)
 	}
 }
 
-/* Adds the bytes of a sequence's pages by kind to its session: kv_bytes and so on. */
+/* Adds the bytes of a sequence's pages of each kind to the row of its session, as fields kv_bytes and so on. */
 static void add_bytes(json_t *session, const json_t *seq)
 {
 	double page_bytes = skv_json_num(seq, "page_bytes");
@@ -297,7 +300,7 @@ static void add_bytes(json_t *session, const json_t *seq)
 	}
 }
 
-#define SHOWN_SESSIONS 16 /* per user */
+#define SHOWN_SESSIONS 16 /* maximum of sessions of a user that have metrics of their own */
 
 static void add_figures(json_t *to, const json_t *row)
 {
@@ -308,7 +311,7 @@ static void add_figures(json_t *to, const json_t *row)
 	}
 }
 
-/* The row for all sessions of a user that are not shown. */
+/* Returns the row with the sums of all sessions of a user that have no metrics of their own. */
 static json_t *others_of(json_t *rows, const json_t *uid)
 {
 	json_t *row;
@@ -322,7 +325,9 @@ static json_t *others_of(json_t *rows, const json_t *uid)
 	return row;
 }
 
-/* Limits the output: of each user the first SHOWN_SESSIONS sessions are shown, and the sum of the rest. */
+/*
+ * Limits the output: the first SHOWN_SESSIONS sessions of each user keep their metrics, and the others are summed up.
+ */
 static void bound_sessions(json_t *sessions)
 {
 	json_t *rows = json_array(), *shown = json_object(), *row;
@@ -356,7 +361,7 @@ static void add_recall(json_t *rows, const json_t *session)
 	}
 }
 
-/* Completes the session table from the other replies: pages, and a row for each layer with a recall. */
+/* Adds to the table of sessions numbers from other replies: pages of sequences, and a row for each layer's recall. */
 static void complete_sessions(json_t *sessions, const json_t *seqs)
 {
 	json_t *rows = json_array(), *row, *seq;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ctl/park.c - sequences and files: seq park, resume, export, import. */
+/*
+ * daemon/ctl/park.c - the commands that move sequences to and from files: seq park, seq resume, seq export, seq import.
+ */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,7 +10,7 @@
 #include "daemon/ctl/ctl.h"
 #include "daemon/ctl/table.h"
 
-/* Prints the reply (consumed) to PARK, RESUME or IMPORT. */
+/* Prints the reply (consumed) to the request SEQ_PARK, SEQ_RESUME or SEQ_IMPORT. */
 static int print_moved(const struct skv_ctl_options *o, const char *what, json_t *answer)
 {
 	const double seconds = skv_json_num(answer, "seconds");
@@ -45,7 +47,7 @@ int skv_ctl_seq_resume(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	return move(ctl, o, SKV_MSG_SEQ_RESUME, "resumed");
 }
 
-/* Copies everything from the pipe to standard output. */
+/* Copies the exported file from the pipe to standard output, and checks that it has the expected number of bytes. */
 static int copy_out(int from, uint64_t expected)
 {
 	static char buf[1 << 20];
@@ -54,7 +56,7 @@ static int copy_out(int from, uint64_t expected)
 
 	while ((n = read(from, buf, sizeof(buf))) > 0 || (n < 0 && errno == EINTR)) {
 		if (n > 0 && fwrite(buf, 1, (size_t)n, stdout) != (size_t)n)
-			return SKV_EXIT_REFUSED; /* the caller reports errors of standard output */
+			return SKV_EXIT_REFUSED; /* main() reports that standard output failed */
 		copied += n > 0 ? (uint64_t)n : 0;
 	}
 	if (n == 0 && copied == expected)

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ctl/show.c - the commands that print the daemon's state: status, pool, seq list, policy list. */
+/*
+ * daemon/ctl/show.c - the commands of sparsekvctl that print the daemon's state: status, pool, seq list, policy list.
+ */
 #include <string.h>
 #include "daemon/ctl/ctl.h"
 #include "daemon/ctl/table.h"
 
 typedef unsigned long long ull;
 
-/* Queries the daemon; prints errors and, with --json, the reply. 1: the caller has to print *ret as a table. */
+/*
+ * Queries the daemon, and prints an error, or the reply if --json is given. Returns 1 if the caller has to print *ret
+ * as a table.
+ */
 static int ask(struct skv_ctl *ctl, const struct skv_ctl_options *o, enum skv_query what, json_t **ret,
                int *ret_status)
 {
@@ -153,7 +158,7 @@ static void print_clients(const json_t *rows)
 	skv_table_deinit(&t);
 }
 
-/* Does the spec give the parameter a value other than `none`, which stands for no value? */
+/* Returns whether the spec gives the parameter a value, other than the word in `none`, which stands for no value. */
 static bool gives(const char *spec, const char *param, const char *none)
 {
 	size_t n = strlen(param);
@@ -164,7 +169,7 @@ static bool gives(const char *spec, const char *param, const char *none)
 	return false;
 }
 
-/* Is it a policy whose layers come from a profile? */
+/* Returns whether the layers of the spec's policy can come from a calibrated profile. */
 static bool is_calibrated(const json_t *policies, const char *spec)
 {
 	size_t i, j, n = strcspn(spec, ":?");
@@ -185,7 +190,10 @@ static bool is_calibrated(const json_t *policies, const char *spec)
 	return false;
 }
 
-/* Prints a note, once for each model and policy, about sessions whose layers are guessed. */
+/*
+ * Prints a note about each session whose policy has to guess layers, because its spec names no profile and no layers;
+ * once for each model and policy.
+ */
 static void print_guesses(const json_t *sessions, const json_t *policies)
 {
 	json_t *said = json_object(), *row;

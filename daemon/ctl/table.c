@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns p. Exits if it is NULL. */
+/* Returns p, the result of an allocation. Exits the program if p is NULL. */
 static void *must(void *p)
 {
 	if (p)
@@ -30,7 +30,7 @@ void skv_table_cell(struct skv_table *t, const char *fmt, ...)
 static void print_cell(FILE *to, const char *text, size_t width, int left, int last)
 {
 	if (left && last)
-		fputs(text, to); /* no trailing blanks */
+		fputs(text, to); /* the last cell of a line is not padded with blanks */
 	else
 		fprintf(to, left ? "%-*s" : "%*s", (int)width, text);
 	fputs(last ? "\n" : "  ", to);
@@ -65,7 +65,7 @@ void skv_table_deinit(struct skv_table *t)
 	t->n_cells = t->cap = 0;
 }
 
-/* Returns one of eight static buffers, enough for one line of output. */
+/* Returns the next of eight static buffers, which are enough for one line of output. */
 static char *scratch(void)
 {
 	static char buffers[8][32];

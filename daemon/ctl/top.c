@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/ctl/top.c - sessions with their rates.
+ * daemon/ctl/top.c - the command top: sessions with their rates.
  *
- * A rate needs two samples of the session's counters. Without a terminal there are two samples and one table; on a
- * terminal it continues until it is interrupted.
+ * A rate needs two samples of the session's counters. If the output is not a terminal, the command takes two samples
+ * and prints one table. On a terminal the command continues until it is interrupted.
  */
 #include <math.h>
 #include <string.h>
@@ -25,7 +25,10 @@ static json_t *find_session(const json_t *answer, uint64_t session)
 	return NULL;
 }
 
-/* Returns the increase of a counter between two samples; for a new session, the counter. */
+/*
+ * Returns how much a session's counter has grown between two samples. For a session that is new, that is the counter
+ * itself.
+ */
 static double went(const json_t *now, const json_t *then, const char *counter)
 {
 	double d = (double)skv_json_u64(now, counter) - (then ? (double)skv_json_u64(then, counter) : 0);
@@ -47,7 +50,10 @@ void skv_ctl_sum_pages(const json_t *seqs, uint64_t session, double *ret_residen
 		}
 }
 
-/* Mean over the layers that do not attend to everything; "-": there is none, or nothing was measured. */
+/*
+ * Returns the mean recall of a session's layers that do not attend to all tokens; "-" if there is no such layer, or
+ * recall was not measured.
+ */
 static const char *recall(const json_t *row, char text[16])
 {
 	json_t *all = json_object_get(row, "recall"), *one;
@@ -71,7 +77,7 @@ static void add_session(struct skv_table *t, const json_t *row, const json_t *th
 	const char *error = skv_json_str(row, "error");
 	char text[16];
 
-	/* an idle session shows its totals */
+	/* a session without decode steps between the samples shows its totals since it was opened */
 	if (causal <= 0)
 		then = NULL;
 	skv_ctl_sum_pages(seqs, skv_json_u64(row, "session"), &resident, &total);
@@ -113,7 +119,7 @@ static void wait_for(double seconds)
 	nanosleep(&t, NULL);
 }
 
-/* Takes one sample. Returns an exit status, and both replies. */
+/* Takes one sample: queries sessions and sequences. Returns an exit status, and both replies. */
 static int look(struct skv_ctl *ctl, json_t **ret_sessions, json_t **ret_seqs)
 {
 	int r = skv_ctl_query(ctl, SKV_QUERY_SESSIONS, ret_sessions);

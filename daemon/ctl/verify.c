@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/ctl/verify.c - policy verify: decodes under a policy that the daemon has loaded, as a client, and compares
- * with the oracle (tests/oracle/).
+ * daemon/ctl/verify.c - the command policy verify: as a client of the daemon, decodes random sequences under a loaded
+ * policy, and compares what the policy attends to with the oracle (tests/oracle/).
  */
 #include <string.h>
 #include <time.h>
@@ -9,14 +9,14 @@
 #include "daemon/ctl/ctl.h"
 #include "tests/oracle/verify.h"
 
-#define CASES 300 /* by default */
+#define CASES 300 /* number of random cases, if the option -n is not given */
 
 static uint64_t some_seed(void)
 {
 	struct timespec now;
 
 	clock_gettime(CLOCK_REALTIME, &now);
-	return (uint64_t)now.tv_nsec * 10; /* a last digit of 0 means short sequences first */
+	return (uint64_t)now.tv_nsec * 10; /* the oracle begins with short sequences if the seed's last digit is 0 */
 }
 
 static void print_table(const struct verify *v)

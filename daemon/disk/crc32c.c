@@ -2,9 +2,10 @@
 /*
  * daemon/disk/crc32c.c - CRC-32C (Castagnoli, RFC 3720), reflected, with the polynomial 0x1edc6f41.
  *
- * The processor's instruction has a latency of three cycles and a throughput of one a cycle. So three lanes are summed
- * in parallel and combined at the end: the sum of a lane is moved over the bytes of the lanes after it. This is a
- * linear map, so a table for each of the sum's four bytes suffices.
+ * The processor's CRC32 instruction has a latency of three cycles and a throughput of one a cycle. So the checksums of
+ * three neighboring lanes of LANE bytes are computed in parallel and then combined. To combine them, the checksum of a
+ * lane is advanced over as many zero bytes as the lanes after it have. Advancing is a linear map of the checksum, so
+ * one table of 256 values for each of the checksum's four bytes suffices.
  */
 #include "daemon/disk/parked.h"
 
@@ -58,9 +59,9 @@ static uint32_t by_table(uint32_t sum, const unsigned char *p, size_t n)
 
 #ifdef WITH_INSTRUCTION
 
-#define LANE 1024u /* bytes */
+#define LANE 1024u /* bytes of a lane */
 
-static uint32_t over_lane[4][256]; /* for each byte of a sum: its contribution after a lane of zeros */
+static uint32_t over_lane[4][256]; /* [byte of a checksum][its value]: its checksum after LANE more zero bytes */
 
 WITH_INSTRUCTION static uint32_t over_zeros(uint32_t sum)
 {

@@ -17,7 +17,7 @@
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-/* Returns NULL if out of memory. */
+/* Returns the user's entry, creating it if there is none. NULL: out of memory. */
 static struct skv_files_user *get_user(struct skv_files *f, uint32_t uid)
 {
 	struct skv_files_user *u = f->users;
@@ -69,7 +69,7 @@ struct skv_parked *skv_files_reserve(struct skv_files *f, uint32_t uid)
 	return p;
 }
 
-/* Adds a file to its user's sums, or subtracts it. */
+/* Adds a file to the number and bytes of its user's files (`in`), or subtracts it. */
 static void count(struct skv_parked *p, bool in)
 {
 	const bool prefix = skv_parked_is_prefix(p);
@@ -171,7 +171,7 @@ static bool may_be_read_later(int r)
 	return r == -EIO || r == -ETIMEDOUT || r == -ESTALE;
 }
 
-/* 0, or -ENOMEM. */
+/* Adds a file, or with the name "" a user's whole folder, to the list of unread ones. Returns 0 or -ENOMEM. */
 static int add_unread(struct skv_files *f, uint32_t uid, const char *file, int error)
 {
 	struct skv_unread *more = realloc(f->unread, (f->n_unread + 1) * sizeof(*more));
@@ -188,7 +188,8 @@ int skv_files_unread(const struct skv_files *f, uint32_t uid, const char *name)
 {
 	char file[SKV_PARKED_FILE];
 
-	skv_parked_file("", 0, 1, name, file); /* the name begins with a hash of model and rank */
+	/* a file name is a hash of model and rank, '-', and the sequence's name: only what follows '-' is compared */
+	skv_parked_file("", 0, 1, name, file);
 	for (size_t i = 0; i < f->n_unread; i++) {
 		const struct skv_unread *u = &f->unread[i];
 		const char *end = strchr(u->file, '-');
@@ -210,8 +211,8 @@ int skv_files_user(int folder, uint32_t uid, bool make)
 	if (make && mkdirat(folder, name, 0700) < 0 && errno != EEXIST)
 		return -errno;
 	/*
-	 * Without this, its files could be lost with the folder. Also for an existing folder: its creator may have died
-	 * before fsync().
+	 * Without fsync(), the user's files could be lost with the folder in a power cut. An existing folder is
+	 * synchronized as well: the process that created it may have died before fsync().
 	 */
 	if (make && fsync(folder) < 0)
 		return -errno;
@@ -223,11 +224,14 @@ int skv_files_remove(int user, const char *file)
 {
 	if (unlinkat(user, file, 0) < 0 && errno != ENOENT)
 		return -errno;
-	/* also if the file is already gone: the remover may have died before fsync() */
+	/*
+	 * the folder is synchronized even if the file was gone: the process that removed it may have died before
+	 * fsync()
+	 */
 	return fsync(user) < 0 ? -errno : 0;
 }
 
-/* *ret is NULL if the file has no keys. */
+/* Reads the block keys of a file that has n of them. If n is 0, *ret is NULL. */
 static int read_keys(int fd, uint32_t n, struct skv_parked_keys **ret)
 {
 	const size_t size = skv_parked_keys_bytes(n);
@@ -284,8 +288,8 @@ static bool is_parked_file(const char *name)
 }
 
 /*
- * Renames an invalid file that has a valid name: a later file may need that name and would replace it. Under its new
- * name it remains for manual inspection.
+ * Renames a file that has the name of a parked sequence but is none: a file that is parked later may need the name and
+ * would replace it. Under its new name, NAME.odd-0 to NAME.odd-99, the file remains for manual inspection.
  */
 static void set_aside(int user, const char *name)
 {
@@ -301,7 +305,7 @@ static void set_aside(int user, const char *name)
 struct looking {
 	skv_files_found_fn found;
 	void *ctx;
-	bool starts; /* no process writes there yet */
+	bool starts; /* the daemon is starting: no worker writes to the folder */
 };
 
 static bool is_its_name(const struct skv_parked_header *h, const char *name)
@@ -312,7 +316,7 @@ static bool is_its_name(const struct skv_parked_header *h, const char *name)
 	return strcmp(file, name) == 0;
 }
 
-/* Returns a negative errno if the system lacks resources, or the result of `found`. */
+/* Examines one file of a user's folder. Returns a negative errno if the system lacks resources, or found()'s result. */
 static int look(const struct looking *l, int user, const char *name)
 {
 	struct skv_files_found f = {0};
@@ -328,8 +332,8 @@ static int look(const struct looking *l, int user, const char *name)
 	}
 	if (skv_is_shortage(r))
 		return r;
-	if (r < 0 && !may_be_read_later(r) && is_prefix_file(name)) { /* it can be recomputed */
-		(void)unlinkat(user, name, 0); /* if it reappears after a power cut, it is removed again */
+	if (r < 0 && !may_be_read_later(r) && is_prefix_file(name)) { /* a sealed prefix can be computed again */
+		(void)unlinkat(user, name, 0); /* no fsync(): if it reappears after a power cut, it is removed again */
 		return 0;
 	}
 	snprintf(f.file, sizeof(f.file), "%s", name);
@@ -348,12 +352,14 @@ static int look_at_file(void *ctx, int user, const char *name)
 
 	if (*name != '.')
 		return look(l, user, name);
-	if (l->starts) /* unfinished files; later they belong to running jobs */
+	if (l->starts) /* a file that a dead worker left unfinished; once jobs run, one of them may be writing it */
 		(void)unlinkat(user, name, 0);
 	return 0;
 }
 
-/* Calls `cb` for each entry of a folder except "." and "..". A negative errno of `cb` ends the loop. */
+/*
+ * Calls `cb` for each entry of a folder except "." and "..". If `cb` returns a negative errno, the loop ends with it.
+ */
 static int each(int folder, const char *name, int (*cb)(void *ctx, int fd, const char *name), void *ctx)
 {
 	int fd = openat(folder, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), r = 0;
@@ -391,7 +397,7 @@ bool skv_files_is_listed(const struct skv_files *f, uint32_t uid, const struct s
 			;
 		return p != NULL;
 	}
-	for (size_t i = 0; i < f->n; i++) /* entries without a header; there are few */
+	for (size_t i = 0; i < f->n; i++) /* the found file has no header to hash; such files are few */
 		if (f->all[i]->uid == uid && !strcmp(f->all[i]->file, found->file))
 			return true;
 	return false;

@@ -7,12 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_HELPERS 4 /* they share memory bandwidth */
+#define MAX_HELPERS 4 /* more threads would not help: all share the memory bandwidth */
 
 struct skv_disk_helpers {
 	pthread_mutex_t lock;
 	pthread_cond_t given, done;
-	struct skv_disk_task *first, **end; /* not started */
+	struct skv_disk_task *first, **end; /* list of the tasks that no thread has started yet */
 	bool ending;
 	int n;
 	pthread_t threads[MAX_HELPERS];
@@ -49,7 +49,7 @@ static int processors(void)
 {
 	cpu_set_t cpus;
 
-	/* more processors than the set can hold: use one */
+	/* it fails if the system has more processors than a cpu_set_t can hold; then one thread is used */
 	return sched_getaffinity(0, sizeof(cpus), &cpus) == 0 ? CPU_COUNT(&cpus) : 1;
 }
 

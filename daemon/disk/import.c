@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/import.c - imports a file or pipe of any origin as a parked file.
+ * daemon/disk/import.c - imports a parked file from a file or pipe of any origin.
  *
- * The source may change while it is read. So data is checked in a staging buffer, to which no other process writes, and
- * written from there. Other imports wait for this one: a source that sends nothing for long, or too slowly, is given
- * up.
+ * Another process may change the source while it is read. So data is checked in a staging buffer, to which no other
+ * process can write, and written to the new file from there. Imports of other users wait until this one ends, so an
+ * import whose source sends nothing for long, or too slowly, fails.
  */
 #include <errno.h>
 #include <poll.h>
@@ -23,13 +23,13 @@ struct import {
 	struct skv_disk_reader reader;
 	struct skv_disk_writer writer;
 	bool regular;
-	uint64_t at; /* bytes read */
-	uint64_t waited_ns; /* time spent waiting for the source */
+	uint64_t at; /* number of bytes of the source read so far */
+	uint64_t waited_ns; /* time spent waiting for the source so far */
 };
 
 /* ---- the source ------------------------------------------------------------------------------ */
 
-/* Waits until a pipe has data or has ended. */
+/* Waits until a pipe has data or its writer has closed it. */
 static int wait_for_more(struct skv_disk_work *work, int fd)
 {
 	const uint64_t patience_ms = work->job->patience_ms, end_ns = skv_now_ns() + patience_ms * MS;
@@ -45,7 +45,7 @@ static int wait_for_more(struct skv_disk_work *work, int fd)
 	return r;
 }
 
-/* Checks the average rate over the time spent waiting so far. */
+/* Checks the source's average rate: bytes read so far over the time spent waiting for them. */
 static int check_rate(const struct import *s)
 {
 	const uint64_t waited_ms = s->waited_ns / MS, patience_ms = s->reader.work->job->patience_ms;
@@ -113,7 +113,8 @@ static int chunk(struct skv_disk_reader *r, uint64_t first, uint32_t n, const vo
 {
 	const struct skv_parked_header *h = &r->header;
 	struct import *s = r->ctx;
-	int e = skv_disk_reader_compare(r, r->work, first, n, pages); /* `pages` are in the writer's buffer */
+	/* `pages` are in the writer's buffer, so they are written without a copy */
+	int e = skv_disk_reader_compare(r, r->work, first, n, pages);
 
 	return e < 0 ? e
 	             : skv_disk_writer_put(&s->writer, h->pages_at + first / h->chunk_pages * h->chunk_bytes,
@@ -139,13 +140,13 @@ static int read_header(struct import *s)
 		return r;
 	memcpy(&s->reader.header, block, sizeof(s->reader.header));
 	r = skv_disk_reader_check(work, &s->reader.header, s->regular ? (uint64_t)st.st_size : UINT64_MAX);
-	if (r == 0 && s->reader.header.n_keys) /* its keys depend on the secret of the daemon that wrote it */
+	if (r == 0 && s->reader.header.n_keys) /* a prefix's keys depend on the secret of the daemon that made them */
 		return skv_disk_refuse(work, -EBADMSG,
 		                       "it is the file of a sealed prefix, expected that of a sequence");
 	return r;
 }
 
-/* Copies everything after the header, which was checked, and names the file. */
+/* Copies everything after the header, which has been checked, to the new file, and gives that its name. */
 static int run(struct import *s)
 {
 	struct skv_disk_reader *reader = &s->reader;

@@ -9,12 +9,12 @@
 
 struct skv_disk_list {
 	struct skv_disk_work *work;
-	uint64_t at, end; /* range of the list that is not in the window yet */
-	uint32_t i, n;    /* position in the window, numbers in the window */
+	uint64_t at, end; /* the list's numbers from index `at` to before `end` are not in the window yet */
+	uint32_t i, n;    /* index of the next number in the window; number of numbers in the window */
 	uint32_t window[SKV_DISK_LIST_WINDOW];
 };
 
-/* Reads numbers `first` up to, but without, `end`. */
+/* Prepares reading the list's numbers from index `first` to before `end`, one at a time, by skv_disk_list_next(). */
 void skv_disk_list_begin(struct skv_disk_list *, struct skv_disk_work *, uint64_t first, uint64_t end);
 int skv_disk_list_next(struct skv_disk_list *, uint32_t *ret);
 
@@ -25,8 +25,8 @@ static inline bool skv_disk_list_has_entries(const struct skv_disk_job *job)
 }
 
 /*
- * Returns the next n page ids of the list; from a list of entries, those of entries with a page. All are below
- * max_pages. -EOPNOTSUPP: an entry without a page in a job for the prefix store.
+ * Returns the next n page ids of the list, each below the job's max_pages; in a list of page table entries, entries
+ * without a page are skipped. -EOPNOTSUPP: a job for the prefix store has an entry without a page.
  */
 int skv_disk_list_pages(struct skv_disk_list *, uint32_t n, uint32_t *ret_ids);
 

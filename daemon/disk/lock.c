@@ -8,11 +8,11 @@
 #include <time.h>
 #include "common/fd.h"
 
-#define LOCK_TRIES 200u /* of 5 ms each */
+#define LOCK_TRIES 200u /* attempts to get the lock, 5 ms apart */
 
 /*
- * The lock needs an open file description of its own, so that it is independent of other locks and ends with this
- * process.
+ * flock() locks belong to an open file description. The worker's lock gets a description of its own, so that it is
+ * independent of other locks of the file and ends with this process.
  */
 int skv_disk_lock(int fd)
 {
@@ -30,7 +30,7 @@ int skv_disk_lock(int fd)
 	return r < 0 ? r : own;
 }
 
-/* Workers of a daemon that has just ended have their locks until they exit, within milliseconds. */
+/* Waits because workers of a daemon that has just ended hold their locks until they exit, milliseconds later. */
 int skv_disk_lock_out(int fd)
 {
 	const struct timespec pause = {.tv_nsec = 5000000};
@@ -40,5 +40,5 @@ int skv_disk_lock_out(int fd)
 			return -errno;
 		nanosleep(&pause, NULL);
 	}
-	return flock(fd, LOCK_UN) < 0 ? -errno : 0; /* otherwise this daemon's workers would wait forever */
+	return flock(fd, LOCK_UN) < 0 ? -errno : 0; /* with the lock held, this daemon's workers would wait forever */
 }

@@ -6,10 +6,12 @@
 #include <string.h>
 #include <unistd.h>
 
-#define WINDOW 1024u /* entries converted at a time */
+#define WINDOW 1024u /* number of page table entries converted at a time */
 #define MEMORY_PAGE 4096u
 
-/* Checks that a read or write of a memfd was complete. It fails only if the system is out of memory. */
+/*
+ * Checks that a read or write of a memfd was complete, which it is unless memory is lacking or the memfd is too short.
+ */
 static int whole(struct skv_disk_work *work, ssize_t n, size_t bytes, const char *what)
 {
 	if (n == (ssize_t)bytes)
@@ -33,7 +35,9 @@ static bool is_zero(const char *p, size_t n)
 	return n == 0 || (p[0] == 0 && memcmp(p, p + 1, n - 1) == 0);
 }
 
-/* The memory is fresh, so pages of zeros are not written and stay unallocated. */
+/*
+ * Writes to a memfd that is zero so far: memory pages that would get only zeros are not written, and so not allocated.
+ */
 static int put_sparse(const struct skv_disk_memory *m, uint64_t at, const void *from, size_t bytes)
 {
 	const char *p = from;
@@ -56,7 +60,7 @@ static int put_sparse(const struct skv_disk_memory *m, uint64_t at, const void *
 
 enum section { SEQMEM, IDS, STATE, ENTRIES, SECTIONS };
 
-/* Returns the section of the next bytes, the offset in it, and how many of `most` bytes belong to it. */
+/* Returns the section that the part's next bytes belong to, their offset in it, and how many of `most` bytes it has. */
 static enum section section(const struct skv_disk_memory *m, size_t most, uint64_t *ret_at, size_t *ret_bytes)
 {
 	const struct skv_parked_header *h = m->header;
@@ -71,7 +75,7 @@ static enum section section(const struct skv_disk_memory *m, size_t most, uint64
 	return i;
 }
 
-/* Advances to the table of the next entries, and returns how many entries are left in it, at most `most`. */
+/* Advances to the page table of the next entry. Returns how many entries are left in that table, at most `most`. */
 static uint32_t entries_of_table(struct skv_disk_memory *m, size_t most)
 {
 	uint32_t len = skv_commit_len(m->header->commit), n;
@@ -84,7 +88,7 @@ static uint32_t entries_of_table(struct skv_disk_memory *m, size_t most)
 	return n < most ? n : (uint32_t)most;
 }
 
-/* Checks an entry as the file stores it, after n_pages pages. Returns an error text or NULL. */
+/* Checks a page table entry of the file; entries before it have n_pages pages. Returns an error text or NULL. */
 static const char *entry_wrong(const struct skv_disk_memory *m, skv_pte e)
 {
 	bool kv = skv_table_page_kind(m->layout.n_layers, m->table) == SKV_PAGES_KV;
@@ -109,7 +113,7 @@ static int busy(const struct skv_disk_memory *m, uint64_t commit)
 	                       (unsigned long long)commit, (unsigned long long)m->work->job->commit);
 }
 
-/* Reads the sequence as its last commit left it, and clears holder and journal. */
+/* Reads the header of the sequence memory, and clears holder and journal: the parked sequence has neither. */
 static int get_seqmem(struct skv_disk_memory *m)
 {
 	const char *wrong;
@@ -124,7 +128,7 @@ static int get_seqmem(struct skv_disk_memory *m)
 	return wrong ? skv_disk_refuse(m->work, -EINVAL, "%s", wrong) : 0;
 }
 
-/* Returns the size of the policy's state up to its last nonzero word. */
+/* Computes the size of the policy's state up to its last nonzero 32-bit word. */
 static int state_bytes(const struct skv_disk_memory *m, uint32_t *ret)
 {
 	uint32_t state[SKV_SEQ_STATE_MAX / sizeof(uint32_t)], n = SKV_SEQ_STATE_MAX / sizeof(uint32_t);
@@ -146,7 +150,7 @@ int skv_disk_memory_describe(struct skv_disk_memory *m, struct skv_disk_work *wo
 	int r;
 
 	skv_wire_string(h.name, sizeof(h.name), job->name);
-	if (h.page_bytes == 0) /* skv_parked_check() finds the other errors */
+	if (h.page_bytes == 0) /* the layout would divide by 0; skv_parked_check() finds all other errors */
 		return skv_disk_refuse(work, -EINVAL, "the daemon's job has a page size of 0 bytes");
 	*m = (struct skv_disk_memory){.work = work, .header = ret, .fd = work->fds[SKV_DISK_FD_SEQ]};
 	skv_parked_lay_out(&h);
@@ -167,7 +171,10 @@ int skv_disk_memory_describe(struct skv_disk_memory *m, struct skv_disk_work *wo
 	return 0;
 }
 
-/* The last id is the next input token. A torn step may have overwritten it, so it comes from the committed `next`. */
+/*
+ * Copies token ids. The last one is the next input token, taken from the committed `next`: a step that was interrupted
+ * may have overwritten the id in the array.
+ */
 static int give_ids(const struct skv_disk_memory *m, uint64_t at, int32_t *to, size_t bytes)
 {
 	int r = get(m, m->layout.tokens + at, to, bytes);
@@ -177,7 +184,9 @@ static int give_ids(const struct skv_disk_memory *m, uint64_t at, int32_t *to, s
 	return r;
 }
 
-/* Converts the daemon's entries: pages are numbered in the order of the file. */
+/*
+ * Converts page table entries of the daemon's list to those of the file, which number pages in the order of the file.
+ */
 static int give_entries(struct skv_disk_memory *m, skv_pte *to, size_t n)
 {
 	for (size_t done = 0; done < n;) {
@@ -272,7 +281,7 @@ static int take_seqmem(struct skv_disk_memory *m, uint64_t at, const char *from,
 	return 0;
 }
 
-/* Converts and writes entries of one table. Their pages are those of the list, in its order. */
+/* Converts entries of one page table and writes them: the k-th page of the file gets the k-th page id of the list. */
 static int take_window(struct skv_disk_memory *m, const skv_pte *from, uint32_t n)
 {
 	uint64_t at = m->layout.table + ((uint64_t)m->table * m->layout.max_pages + m->index) * sizeof(skv_pte);

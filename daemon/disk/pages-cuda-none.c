@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stands in for pages-cuda.c when the CUDA headers are missing at build time. */
+/* daemon/disk/pages-cuda-none.c - replaces pages-cuda.c in a build without CUDA headers. */
 #include "daemon/disk/pages.h"
 
 #include <errno.h>

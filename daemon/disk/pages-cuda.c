@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/pages-cuda.c - pages in segments of a CUDA device.
+ * daemon/disk/pages-cuda.c - copies pages from and to segments of a CUDA device.
  *
- * The context of a device is created for its first job and kept. The job's segments are mapped during the job: side by
- * side in one range of addresses, at the positions of their numbers; segments of others leave gaps. Staging buffers are
- * pinned meanwhile, so that copies are asynchronous; all run on one stream.
+ * The context of a device is created for its first job and kept for later jobs. The job's segments are mapped during
+ * the job into one range of addresses, each at the position of its number; segments that the job does not have leave
+ * gaps. Staging buffers are pinned during the job, so that copies are asynchronous; all copies run on one stream.
  */
 #include "daemon/disk/pages.h"
 
@@ -20,9 +20,9 @@ static CUcontext contexts[SKV_MAX_DEVICES];
 struct cuda_pages {
 	CUdevice device;
 	CUdeviceptr range;
-	uint64_t n; /* segments that the range has room for */
+	uint64_t n; /* number of segments that the range has room for */
 	bool *mapped; /* [n] */
-	void *pinned; /* NULL: pinning failed */
+	void *pinned; /* the staging buffers; NULL: they could not be pinned */
 	CUstream stream;
 };
 
@@ -34,7 +34,7 @@ static int get_ready(uint32_t ordinal, CUdevice *ret, char *why)
 	if (r == 0)
 		r = skv_cu_error(skv_cu.cuDeviceGet(ret, (int)ordinal), "the device", why);
 	if (r == 0 && !*context) {
-		/* copies are short: blocking synchronization would double the wait */
+		/* copies are short: a thread that blocks in place of yielding would wait for them twice as long */
 		r = skv_cu_error(skv_cu.cuDevicePrimaryCtxSetFlags(*ret, CU_CTX_SCHED_YIELD), "the context's flags", why);
 		if (r == 0)
 			r = skv_cu_error(skv_cu.cuDevicePrimaryCtxRetain(context, *ret), "making a context", why);
@@ -44,7 +44,7 @@ static int get_ready(uint32_t ordinal, CUdevice *ret, char *why)
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-/* Maps the job's segment with this number; the descriptor is borrowed. */
+/* Maps a segment of the job at the position of its number; the descriptor is borrowed. */
 static int map_segment(struct skv_disk_pages *p, uint32_t segment, int fd)
 {
 	struct cuda_pages *c = p->device;
@@ -106,7 +106,7 @@ static int map_all(struct skv_disk_pages *p, const uint32_t *segments, uint32_t 
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* A copy never crosses segments (side_by_side()), so one check is enough. */
+/* Checks that the segment at `at`, the start of a copy, is mapped. A copy lies in one segment (see side_by_side()). */
 static int check_mapped(struct skv_disk_pages *p, uint64_t at)
 {
 	struct cuda_pages *c = p->device;
@@ -184,7 +184,7 @@ int skv_disk_pages_cuda_open(struct skv_disk_pages *p, void *staging, size_t byt
 			cuda_close(p);
 		return r;
 	}
-	/* unpinned copies are slower, but correct */
+	/* if pinning fails, copies are slower, but correct */
 	c->pinned = skv_cu.cuMemHostRegister(staging, bytes, 0) == CUDA_SUCCESS ? staging : NULL;
 	p->ops = &cuda;
 	return 0;

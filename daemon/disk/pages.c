@@ -8,7 +8,7 @@
 
 /* ---- a memfd --------------------------------------------------------------------------------- */
 
-/* Copies to `to` or from `from`; the other one is NULL. */
+/* Copies from the memfd to `to`, or from `from` to the memfd; the other pointer is NULL. */
 static int host_copy(struct skv_disk_pages *p, uint64_t at, size_t bytes, char *to, const char *from)
 {
 	int fd = p->work->fds[SKV_DISK_FD_PAGES];
@@ -32,7 +32,7 @@ static int host_read(struct skv_disk_pages *p, uint64_t at, size_t bytes, void *
 	return host_copy(p, at, bytes, to, NULL);
 }
 
-/* One thread at a time: the kernel serializes writes to a file anyway, and waiting threads would spin. */
+/* One thread writes at a time: the kernel serializes writes to a file anyway, and its waiting threads would spin. */
 static int host_write(struct skv_disk_pages *p, uint64_t at, size_t bytes, const void *from)
 {
 	static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
@@ -86,10 +86,10 @@ static uint64_t offset_of(const struct skv_disk_job *job, uint32_t id)
 	return (first + id % job->pages_per_segment) * job->page_bytes;
 }
 
-/* Returns how many of the pages are contiguous and in one segment. */
+/* Returns how many of the n pages, from the first on, are contiguous in memory and in the same segment. */
 static uint32_t side_by_side(const struct skv_disk_job *job, const uint32_t *ids, uint32_t n)
 {
-	bool one = job->model.device == SKV_DEVICE_HOST; /* one memfd */
+	bool one = job->model.device == SKV_DEVICE_HOST; /* all pages are in one memfd, without segments */
 	uint32_t i = 1;
 
 	while (i < n && ids[i] == ids[0] + i && (one || ids[i] / job->pages_per_segment == ids[0] / job->pages_per_segment))
@@ -97,7 +97,7 @@ static uint32_t side_by_side(const struct skv_disk_job *job, const uint32_t *ids
 	return i;
 }
 
-/* Copies to `to` or from `from`; the other one is NULL. */
+/* Copies whole pages to `to`, or from `from` to the pages; the other pointer is NULL. */
 static int copy(struct skv_disk_pages *p, const uint32_t *ids, uint32_t n, char *to, const char *from)
 {
 	const struct skv_disk_job *job = p->work->job;

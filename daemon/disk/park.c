@@ -2,9 +2,9 @@
 /*
  * daemon/disk/park.c - writes a sequence from memory to a file.
  *
- * The client may still write to the sequence. So checksums are computed of the copy in the staging buffer, which is
- * what goes to the disk; and the commit is compared before and after, because an unchanged commit covers everything
- * that was copied.
+ * The client may write to the sequence meanwhile. So checksums are computed from the copy in the staging buffer, from
+ * which the file is written. And the commit word is compared before and after copying: if it has not changed, all
+ * copied data belongs to that commit.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -13,7 +13,7 @@
 #include "daemon/disk/pages.h"
 #include "daemon/disk/writer.h"
 
-/* Writes the keys of a sealed prefix from the daemon's list. */
+/* Copies the block keys of a sealed prefix from the daemon's list to the file. */
 static int put_keys(struct skv_disk_writer *w)
 {
 	const struct skv_parked_header *h = &w->header;

@@ -16,7 +16,7 @@ static uint64_t align_up(uint64_t x)
 
 void skv_parked_lay_out(struct skv_parked_header *h)
 {
-	uint64_t last; /* pages in the last chunk */
+	uint64_t last; /* number of pages in the last chunk if that is not full, otherwise 0 */
 
 	h->magic = SKV_PARKED_MAGIC;
 	h->version = SKV_PARKED_VERSION;
@@ -52,7 +52,7 @@ void skv_parked_seal(struct skv_parked_header *h)
 
 /* ---- checks ---------------------------------------------------------------------------------- */
 
-/* Checks model and names: printable, with trailing zeros, as skv_wire_string() writes them. */
+/* Checks the model, and that names of model and sequence are valid and padded with zeros, as by skv_wire_string(). */
 static const char *check_names(const struct skv_parked_header *h)
 {
 	char name[SKV_NAME_MAX];
@@ -126,7 +126,7 @@ const char *skv_parked_check(const struct skv_parked_header *h, uint64_t file_by
 
 /* ---- file name ------------------------------------------------------------------------------- */
 
-/* FNV-1a. */
+/* Returns the FNV-1a hash of all bytes up to the end of `data`; `before` is the hash of those before it. */
 static uint64_t hash(uint64_t before, const void *data, size_t n)
 {
 	const unsigned char *p = data;

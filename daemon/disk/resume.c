@@ -2,9 +2,10 @@
 /*
  * daemon/disk/resume.c - reads a sequence from a file into fresh memory.
  *
- * The main thread waits for the disk and passes each chunk to the helpers, which compare it with its checksums and copy
- * it to its pages in host memory. The context of a device belongs to the main thread, which copies there after the
- * helpers' check. The sequence has no commit until the end, so chunks may be copied in any order.
+ * The main thread waits for the disk and passes each chunk to the helper threads (helpers.h), which compare the chunk's
+ * pages with their checksums and copy them to host memory. Pages of a device are copied by the main thread, to which
+ * the device's context belongs, after a helper has compared them. The sequence has no commit until everything is
+ * copied, so chunks may be copied in any order.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,11 +18,11 @@
 #include "daemon/disk/reader.h"
 #include "daemon/disk/transfer.h"
 
-/* A chunk that the helpers process. */
+/* A chunk as a task of a helper thread. */
 struct chunk {
 	struct skv_disk_task task;
 	struct resume *resume;
-	struct skv_disk_work work; /* a copy, for the chunk's error text */
+	struct skv_disk_work work; /* a copy of the job's, which receives the chunk's error text */
 	const void *pages;
 	uint32_t *ids; /* [header.chunk_pages] */
 	uint64_t first;
@@ -33,13 +34,13 @@ struct resume {
 	struct skv_disk_reader reader;
 	struct skv_transfer *transfer;
 	struct skv_disk_pages pages;
-	struct skv_disk_list list; /* ids of the next pages */
+	struct skv_disk_list list; /* page ids of the pages to be read */
 	struct skv_disk_helpers *helpers;
-	struct chunk chunks[SKV_TRANSFER_MAX_HELD];
-	uint64_t given, taken; /* chunks given to the helpers, and taken back; chunk i is chunks[i % MAX_HELD] */
+	struct chunk chunks[SKV_TRANSFER_MAX_HELD]; /* chunk i of the file is in chunks[i % SKV_TRANSFER_MAX_HELD] */
+	uint64_t given, taken; /* number of chunks given to the helpers; number of chunks that they are done with */
 };
 
-/* Returns a descriptor that the caller owns, and the size of the file. */
+/* Opens the job's file. Returns a descriptor that the caller owns, or a negative errno with a text. */
 static int open_file(struct skv_disk_work *work, uint64_t *ret_bytes)
 {
 	int fd = openat(work->fds[SKV_DISK_FD_USER], work->job->file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC), r = 0;
@@ -63,7 +64,7 @@ static bool same_model(const struct skv_wire_model *a, const struct skv_wire_mod
 	       a->kv_dtype == b->kv_dtype && a->rank == b->rank && a->n_ranks == b->n_ranks && !strncmp(a->name, b->name, sizeof(a->name));
 }
 
-/* Checks that the file is that of the job's sequence. */
+/* Checks that the file with this header belongs to the job's sequence. */
 static int check_job(struct skv_disk_work *work, const struct skv_parked_header *h)
 {
 	const struct skv_disk_job *job = work->job;
@@ -114,7 +115,7 @@ static void compare_and_copy(struct skv_disk_task *task)
 		c->error = copy(c, &c->work);
 }
 
-/* Waits for the oldest chunk. */
+/* Waits until the helpers are done with the oldest chunk; copies its pages if they belong to a device. */
 static int take_back(struct resume *s)
 {
 	struct skv_disk_work *work = s->reader.work;
@@ -128,7 +129,7 @@ static int take_back(struct resume *s)
 	return c->error;
 }
 
-/* Waits for all chunks, even after an error. Returns the first error. */
+/* Waits for all chunks that the helpers have, even after an error. Returns 0 or the first error. */
 static int take_all_back(struct resume *s)
 {
 	int r = 0;
@@ -144,11 +145,14 @@ static int next(struct skv_disk_reader *r, size_t bytes, void **ret)
 {
 	struct resume *s = r->ctx;
 
-	(void)bytes; /* the transfer computes the size */
+	(void)bytes; /* the transfer computes the size of the piece itself */
 	return skv_transfer_next(s->transfer, ret);
 }
 
-/* The buffer of the chunk given MAX_HELD pieces ago is reused next, so that chunk is taken back first. */
+/*
+ * Gives a chunk to the helpers. The next read reuses the buffer of the chunk that was given SKV_TRANSFER_MAX_HELD
+ * chunks ago, so the helpers must be done with that one.
+ */
 static int chunk(struct skv_disk_reader *r, uint64_t first, uint32_t n, const void *pages)
 {
 	struct resume *s = r->ctx;

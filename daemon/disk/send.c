@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/send.c - copies one turn's share of a parked file to a pipe, unchanged.
+ * daemon/disk/send.c - copies part of a parked file, for up to 100 ms, to the pipe of an export.
  *
- * The importer verifies the data. The reader of the pipe may be arbitrarily slow, and other users' exports wait. So a
- * turn is short and ends early if the reader does not read; the daemon waits for the reader (daemon/parked/export.c)
- * and then requests the next turn.
+ * The data is not verified here; the daemon that imports it does so. The reader of the pipe may be arbitrarily slow,
+ * and exports of other users wait for this worker. So a job copies for a short time, and ends early if the reader does
+ * not read. The daemon then waits until the pipe has room (daemon/parked/export.c) and submits a job for the next part.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -18,9 +18,9 @@
 
 #define AT_A_TIME (1u << 20)
 #define TURN_NS 100000000u
-#define READER_MS 10 /* wait for the reader: shorter than the delay until the next turn */
+#define READER_MS 10 /* how long a job waits for the pipe's reader: less than the delay until the next job */
 
-/* Opens the file and seeks to the job's offset. Returns a descriptor, or a negative errno with a text. */
+/* Opens the job's file and seeks to its offset. Returns a descriptor, or a negative errno with a text. */
 static int open_file(struct skv_disk_work *work)
 {
 	const struct skv_disk_job *job = work->job;
@@ -42,7 +42,7 @@ static int open_file(struct skv_disk_work *work)
 	return r < 0 ? r : file;
 }
 
-/* Copies until the end of the file or the turn. */
+/* Copies until the end of the file, for up to TURN_NS, or until the pipe stays full for READER_MS. */
 static int send_some(struct skv_disk_work *work, int file, int out)
 {
 	const uint64_t end_ns = skv_now_ns() + TURN_NS, max = work->job->max_bytes;

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/transfer.c - see transfer.h.
+ * daemon/disk/transfer.c - reads and writes files with io_uring, see transfer.h.
  *
- * Pieces are numbered; piece i uses buffer i % n_buffers. Some buffers are handed out, the others are in flight.
- * Completions arrive in any order; the transfer waits for the piece with the lowest number.
+ * The pieces of a file are numbered; piece i uses buffer i % n_buffers. The caller has some of the buffers, and the
+ * others have a read or write in flight. Operations complete in any order; the transfer waits for the piece with the
+ * lowest number.
  *
- * The ring is created once and is empty between transfers. The kernel releases the memory of a closed ring only after a
- * delay, during which it counts against RLIMIT_MEMLOCK: with a ring for each of many small jobs, creation would fail.
+ * The process has one ring, which is created once and has no operation in flight between transfers. The kernel releases
+ * the memory of a closed ring only after a delay, during which it counts against RLIMIT_MEMLOCK. So if each of many
+ * small jobs had a ring of its own, creating one would fail.
  */
 #include "daemon/disk/transfer.h"
 
@@ -18,14 +20,14 @@
 #include <sys/mman.h>
 
 #define MAX_BUFFERS (SKV_DISK_FLIGHT + SKV_TRANSFER_MAX_HELD)
-#define CALL MAX_BUFFERS /* user data of an operation without a buffer; one at a time */
+#define CALL MAX_BUFFERS /* user data of an operation without a buffer (fsync, fallocate); there is one at a time */
 
 struct operation {
 	char *data;
 	uint64_t at;
 	size_t bytes, done;
-	bool busy;   /* in flight */
-	bool direct; /* whether it was submitted with O_DIRECT */
+	bool busy;   /* the operation is in flight */
+	bool direct; /* the operation was submitted with O_DIRECT */
 };
 
 struct skv_transfer {
@@ -38,10 +40,10 @@ struct skv_transfer {
 	size_t buffer_bytes;
 	uint32_t n_buffers;
 	struct operation ops[MAX_BUFFERS]; /* [n_buffers] */
-	uint64_t begun, out; /* pieces submitted, pieces handed out */
-	uint64_t read_at;    /* offset of the next piece */
-	bool calling;
-	int called; /* result of the call */
+	uint64_t begun, out; /* number of pieces submitted; number of pieces that the caller has read */
+	uint64_t read_at;    /* byte offset of the next piece to be read */
+	bool calling; /* an operation without a buffer is in flight */
+	int called; /* result of the last such operation */
 };
 
 /* ---- the ring -------------------------------------------------------------------------------- */
@@ -76,7 +78,7 @@ static void begin(struct skv_transfer *t, uint32_t i)
 	io_uring_sqe_set_data64(sqe, i);
 	op->direct = t->direct;
 	op->busy = true;
-	/* what is not submitted now is submitted by the next call or by wait_for_some() */
+	/* if submitting fails now, the next begin() or wait_for_some() submits the operation */
 	(void)io_uring_submit(&ring);
 }
 
@@ -91,7 +93,7 @@ static void broken(struct skv_transfer *t, int error, uint64_t at)
 		                           (unsigned long long)at, strerror(-error));
 }
 
-/* Clears O_DIRECT. Some file systems accept the flag but fail direct reads and writes, or require larger blocks. */
+/* Clears O_DIRECT: some file systems accept the flag, but then direct reads and writes fail or need larger blocks. */
 static void go_through_cache(struct skv_transfer *t)
 {
 	int flags = fcntl(t->fd, F_GETFL);
@@ -117,7 +119,7 @@ static void completed(struct skv_transfer *t, uint32_t i, int res)
 		begin(t, i);
 }
 
-/* Waits for a completion, or until a progress report is due. Negative: the ring is unusable. */
+/* Waits until an operation completes or a progress report is due. A negative errno: the ring is unusable. */
 static int wait_for_some(struct skv_transfer *t)
 {
 	struct __kernel_timespec time = {.tv_sec = SKV_DISK_SAYS_NS / 1000000000u, .tv_nsec = SKV_DISK_SAYS_NS % 1000000000u};
@@ -160,7 +162,7 @@ static int wait_for_all(struct skv_transfer *t)
 	return t->error;
 }
 
-/* Submits a prepared operation and waits. Returns its result; a negative errno is not yet an error of the transfer. */
+/* Submits a prepared operation and waits for it. Returns its result, which does not become t->error if negative. */
 static int call(struct skv_transfer *t, struct io_uring_sqe *sqe)
 {
 	io_uring_sqe_set_data64(sqe, CALL);
@@ -178,7 +180,7 @@ static void register_buffers(struct skv_transfer *t)
 
 	for (uint32_t i = 0; i < t->n_buffers; i++)
 		buffers[i] = (struct iovec){t->ops[i].data, t->buffer_bytes};
-	/* may fail because of RLIMIT_MEMLOCK */
+	/* registering may fail because of RLIMIT_MEMLOCK; unregistered buffers work, too */
 	t->registered = io_uring_register_buffers(&ring, buffers, t->n_buffers) == 0;
 }
 
@@ -216,12 +218,12 @@ void skv_transfer_free(struct skv_transfer *t)
 	for (uint32_t i = 0; i <= CALL; i++)
 		while (empty && (i < CALL ? t->ops[i].busy : t->calling)) {
 			if (!t->error)
-				t->error = -ECANCELED; /* no operation is resubmitted */
+				t->error = -ECANCELED; /* so that completed() does not resubmit incomplete operations */
 			empty = wait_for_some(t) == 0;
 		}
 	if (t->registered)
 		(void)io_uring_unregister_buffers(&ring);
-	if (!empty) { /* operations left in the ring may still write to the buffers, so these stay mapped */
+	if (!empty) { /* operations in flight may still write to the buffers, so the buffers stay mapped */
 		io_uring_queue_exit(&ring);
 		has_ring = false;
 	} else {
@@ -291,7 +293,7 @@ int skv_transfer_sync(struct skv_transfer *t)
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
-/* Submits reads, but leaves the `held` buffers handed out last unchanged. */
+/* Submits reads of the next pieces, except into the `held` buffers that skv_transfer_next() returned last. */
 static void read_ahead(struct skv_transfer *t)
 {
 	size_t bytes;

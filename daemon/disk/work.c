@@ -43,7 +43,7 @@ static int write_found(void *work, const struct skv_files_found *found, struct s
 int skv_disk_look(struct skv_disk_work *work)
 {
 	const int to = work->fds[SKV_DISK_FD_OTHER];
-	/* another process may have begun to write to it */
+	/* if the job is a retry, an earlier worker may have written part of the results */
 	int r = ftruncate(to, 0) < 0 || lseek(to, 0, SEEK_SET) < 0 ? -errno : 0;
 
 	if (r == 0)

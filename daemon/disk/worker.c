@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Main loop of the disk worker process, see job.h.
+ * daemon/disk/worker.c - main loop of the disk worker process, see job.h.
  *
- * Jobs come from the daemon and are trusted; files may come from anyone and are not. Errors are reported in answers.
- * The process exits on an invalid job packet, or when the daemon is gone.
+ * Jobs come from the daemon and are trusted; files may have been written by anyone and are not trusted. Errors are
+ * reported to the daemon in answers. The process exits on an invalid job packet, or when the daemon is gone.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -23,7 +23,7 @@
 
 /* ---- jobs in --------------------------------------------------------------------------------- */
 
-/* Receives a packet. Its descriptors are appended to fds, up to `most`. Returns 0 if the daemon has closed its end. */
+/* Receives a packet and appends its descriptors to fds, up to `most`. Returns 0 if the daemon has closed its end. */
 static ssize_t receive(void *to, size_t bytes, int *fds, uint32_t *n_fds, uint32_t most)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(SKV_DISK_PACKET_FDS * sizeof(int))];
@@ -43,7 +43,7 @@ static ssize_t receive(void *to, size_t bytes, int *fds, uint32_t *n_fds, uint32
 	if (c && c->cmsg_type == SCM_RIGHTS)
 		n = (uint32_t)((c->cmsg_len - CMSG_LEN(0)) / sizeof(int));
 	if (n > most - *n_fds || msg.msg_flags & MSG_CTRUNC)
-		return -EMSGSIZE; /* the process exits, which closes the descriptors */
+		return -EMSGSIZE; /* the process then exits, which closes the packet's descriptors */
 	if (n)
 		memcpy(fds + *n_fds, CMSG_DATA(c), n * sizeof(int));
 	*n_fds += n;
@@ -88,7 +88,9 @@ static int lock(struct skv_disk_work *work, int fd)
 	             : r;
 }
 
-/* A daemon that has exited has closed its end, even if jobs of it are still queued. */
+/*
+ * Returns whether the daemon's end of the socket is open; jobs of a daemon that has exited may still be queued in it.
+ */
 static bool daemon_lives(void)
 {
 	struct pollfd p = {.fd = SKV_DISK_WORKER_FD, .events = POLLRDHUP};
@@ -96,7 +98,7 @@ static bool daemon_lives(void)
 	return poll(&p, 1, 0) == 0;
 }
 
-/* Replaces the folder's descriptor by that of the user's folder. */
+/* Replaces the descriptor of the folder of parked sequences by one of the user's folder in it. */
 static int open_user(struct skv_disk_work *work, int *fds, bool make)
 {
 	const int r = skv_files_user(fds[SKV_DISK_FD_USER], work->job->uid, make);
@@ -114,7 +116,7 @@ static int work_on(struct skv_disk_work *work, int *fds)
 	static const struct {
 		uint32_t least_fds;
 		int (*run)(struct skv_disk_work *);
-		int user; /* the folder */
+		int user; /* whether the job needs no folder, opens the user's folder, or creates it if needed */
 	} kinds[] = {
 		[SKV_DISK_PARK] = {SKV_DISK_FD_PAGES, skv_disk_park, MAKES},
 		[SKV_DISK_RESUME] = {SKV_DISK_FD_PAGES, skv_disk_resume, OPENS},
@@ -139,7 +141,7 @@ static int work_on(struct skv_disk_work *work, int *fds)
 	folder = memory >= 0 && on_files ? lock(work, fds[SKV_DISK_FD_USER]) : -1;
 	if (memory < 0 || (on_files && folder < 0))
 		return memory < 0 ? memory : folder;
-	if (!daemon_lives()) /* a new daemon may have tested the locks before they were taken here */
+	if (!daemon_lives()) /* the next daemon may have tested the locks before this worker took them */
 		return skv_disk_refuse(work, -ECANCELED, "the daemon has ended");
 	r = on_files ? open_user(work, fds, kinds[job->kind].user == MAKES) : 0;
 	return r < 0 ? r : kinds[job->kind].run(work);
@@ -185,7 +187,7 @@ int skv_disk_worker_main(void)
 
 		listens = answer(&work, error);
 		if (work.broken || (error == -EIO && job.model.device != SKV_DEVICE_HOST))
-			return EXIT_SUCCESS; /* the next process makes a new context */
+			return EXIT_SUCCESS; /* the device's context may be unusable; the next process has a new one */
 		for (uint32_t i = 0; i < job.n_fds; i++)
 			skv_close_fd(fds[i]);
 		free(fds);

@@ -21,7 +21,7 @@ static int folder(const struct skv_disk_writer *w)
 	return w->work->fds[SKV_DISK_FD_USER];
 }
 
-/* Creates a file without a name, or a ".new-" file if the file system does not support O_TMPFILE. */
+/* Creates a file without a name, or named ".new-" and the process id if the file system has no O_TMPFILE. */
 static int create(struct skv_disk_writer *w)
 {
 	char name[NEW_NAME];
@@ -30,7 +30,7 @@ static int create(struct skv_disk_writer *w)
 	if (w->fd >= 0 || errno != EOPNOTSUPP)
 		return w->fd < 0 ? -errno : 0;
 	new_name(name);
-	(void)unlinkat(folder(w), name, 0); /* left by a dead process with the same id */
+	(void)unlinkat(folder(w), name, 0); /* a dead worker that had the same process id may have left such a file */
 	w->fd = openat(folder(w), name, O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600);
 	w->linked = w->fd >= 0;
 	return w->fd < 0 ? -errno : 0;
@@ -96,7 +96,7 @@ static int put_header(struct skv_disk_writer *w)
 
 	if (r < 0)
 		return r;
-	clock_gettime(CLOCK_REALTIME, &now); /* also for imports: they count as parked from now on */
+	clock_gettime(CLOCK_REALTIME, &now); /* an imported file counts as parked now, too, whatever its source says */
 	w->header.parked_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
 	skv_parked_seal(&w->header);
 	memcpy(buffer, &w->header, sizeof(w->header));
@@ -111,7 +111,7 @@ static int link_new(struct skv_disk_writer *w, const char *name)
 	snprintf(path, sizeof(path), "/proc/self/fd/%d", w->fd);
 	if (linkat(AT_FDCWD, path, folder(w), name, AT_SYMLINK_FOLLOW) == 0)
 		return 0;
-	if (errno != EEXIST || unlinkat(folder(w), name, 0) < 0) /* left by a dead process with the same id */
+	if (errno != EEXIST || unlinkat(folder(w), name, 0) < 0) /* a dead worker with the same process id left it */
 		return -errno;
 	return linkat(AT_FDCWD, path, folder(w), name, AT_SYMLINK_FOLLOW) < 0 ? -errno : 0;
 }

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/writer.h - writes a new file of a parked sequence, which has no name until all of it is on the disk.
+ * daemon/disk/writer.h - writes a new file of a parked sequence, which gets its name when all of it is on the disk.
  *
- * Memory and pages are written in pieces (skv_parked_piece()), sums and header at the end, when checksums are known. A
- * process that dies before leaves nothing, or a file named ".new-" and its process id.
+ * The memory part and the pages are written in pieces (skv_parked_piece()); the checksums and the header are written at
+ * the end, when all checksums are known. A process that dies before the file has its name leaves no file, or a file
+ * named ".new-" and the process id.
  */
 #ifndef SKV_DISK_WRITER_H
 #define SKV_DISK_WRITER_H
@@ -19,13 +20,16 @@ struct skv_disk_writer {
 	bool linked; /* the file has the name ".new-" and the process id */
 };
 
-/* Creates a file of the size that the laid out header gives. */
+/* Creates the file and allocates disk space for all of it. skv_parked_lay_out() has filled in the header's sizes. */
 int skv_disk_writer_begin(struct skv_disk_writer *, struct skv_disk_work *, const struct skv_parked_header *);
-/* Writes the first `bytes` of the transfer's buffer as the piece at `at`, padded with zeros. */
+/*
+ * Writes the first `bytes` of the transfer's current buffer, padded with zeros, as the piece at byte `at` of the file.
+ */
 int skv_disk_writer_put(struct skv_disk_writer *, uint64_t at, size_t bytes);
 /*
- * Writes sums and header, and gives the file its name in the user's folder. The caller has put all pieces and set the
- * checksums in the header and in `sums`. `replaces`: an existing file of this name is replaced; otherwise -EEXIST.
+ * Writes checksums and header, and gives the file its name in the user's folder. Before, the caller writes all other
+ * pieces, and sets `sums` and the header's memory_sum and sums_sum. `replaces`: an existing file of this name is
+ * replaced; without `replaces`, the result is then -EEXIST.
  */
 int skv_disk_writer_end(struct skv_disk_writer *, const char *name, bool replaces);
 /* Frees the writer. Removes the file unless skv_disk_writer_end() succeeded. */

@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/ipc/conn.c - one connection. See conn.h for its guarantees.
+ * daemon/ipc/conn.c - a connection of a peer. conn.h has its guarantees.
  *
- * Life. A connection is open from accept until skv_conn_close(). Closing tells the owner at once, shuts the socket
- * down, cancels the operations in the ring and starts one last operation, a timer of 0 ns. The end of each operation
- * checks whether it was the last one; then the socket is closed and the struct freed. So closing never frees, and a
- * callback of the loop may use its connection until it returns.
+ * Life. A connection is open from accept until skv_conn_close(). That function calls gone() at once, shuts the socket
+ * down, cancels the operations in the ring and starts one last operation, a timer of 0 ns. When an operation ends and
+ * no other is left, the socket is closed and the struct is freed. So skv_conn_close() never frees the struct, and a
+ * callback of the loop may use its connection until the callback returns.
  *
  * Descriptors of clients. Messages are peeked at before they are received (rights.h); the first message that carries
  * descriptors ends the connection.
  *
- * A worker thread of the ring closes a socket in which such messages may wait; any other socket is closed in its
- * user's turn. Until then the socket counts as a connection of its user, which slows down a client that opens and
- * closes connections in a loop.
+ * If messages with descriptors may wait in a socket, a worker thread of the ring closes the socket. Any other socket is
+ * closed in its user's turn. Until a socket is closed it counts as a connection of its user, which slows down a client
+ * that opens and closes connections in a loop.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -28,8 +28,9 @@
 
 #define TURN_NS 300000u
 /*
- * Unread data in the kernel is charged to the daemon for as long as the peer's socket exists. So the buffer holds two
- * of the largest messages (the kernel doubles this number) instead of 26.
+ * The kernel charges sent data that a peer has not read to the daemon, as long as the peer's socket exists. So the send
+ * buffer of a socket holds two of the largest messages (the kernel doubles this number), while a buffer of the default
+ * size holds 26.
  */
 #define SEND_BUFFER SKV_WIRE_MAX_SENT
 
@@ -91,7 +92,7 @@ static void closed(struct skv_op *op, int res)
 	conn_free(SKV_OP_OWNER(op, struct skv_conn, close_op));
 }
 
-/* Has it ended, and has its last operation in the loop ended? */
+/* Returns whether the connection has ended, and its last operation in the loop, too. */
 static bool is_idle(const struct skv_conn *conn)
 {
 	return !conn->open && !skv_op_running(&conn->recv_op) && !skv_op_running(&conn->send_op) &&
@@ -103,7 +104,11 @@ void skv_conn_free_when_idle(struct skv_conn *conn)
 	if (!is_idle(conn) || conn->queued)
 		return;
 	if (conn->no_rights && conn->user && !conn->ipc->closing)
-		skv_ipc_queue(conn); /* the kernel frees unreceived messages here: perhaps a few hundred */
+		/*
+		 * closing waits for the user's turn, since the kernel then frees up to a few hundred unreceived
+		 * messages
+		 */
+		skv_ipc_queue(conn);
 	else
 		skv_op_close(conn->ipc->loop, &conn->close_op, conn->fd, closed);
 }
@@ -139,7 +144,10 @@ void skv_conn_close(struct skv_conn *conn, int level, const char *why)
 	skv_op_timer(ipc->loop, &conn->end_op, 0, ended);
 }
 
-/* Sends the reason for debugging and ends the connection. Does not wait for the peer to read it. */
+/*
+ * Ends the connection of a peer that has sent a malformed message. An ERROR with the reason is sent for debugging, and
+ * is lost if the socket's buffer is full.
+ */
 static void malformed(struct skv_conn *conn, const char *what)
 {
 	struct {
@@ -159,7 +167,9 @@ static void malformed(struct skv_conn *conn, const char *what)
 
 static void looked(struct skv_op *op, int res);
 
-/* Peeks at the next message for its length and for descriptors; the message stays in the socket. */
+/*
+ * Peeks at the next message to learn its length, and whether it carries descriptors. The message stays in the socket.
+ */
 void skv_conn_receive(struct skv_conn *conn)
 {
 	if (!conn->open || conn->finishing || conn->held || conn->paused || conn->queued ||
@@ -169,7 +179,7 @@ void skv_conn_receive(struct skv_conn *conn)
 	skv_op_recvmsg(conn->ipc->loop, &conn->recv_op, conn->fd, &conn->recv_msg, MSG_PEEK | MSG_TRUNC, looked);
 }
 
-/* A packet arrived whole: check it and pass it on. Takes only those `fds` that the owner took. */
+/* Checks a packet that was received, and passes it to message(), which sets the `fds` that it takes to -1. */
 static void dispatch(struct skv_conn *conn, size_t bytes, int *fds, unsigned n_fds)
 {
 	struct skv_ipc *ipc = conn->ipc;
@@ -183,7 +193,7 @@ static void dispatch(struct skv_conn *conn, size_t bytes, int *fds, unsigned n_f
 	memcpy(&header, ipc->packet, sizeof(header));
 	const bool hello = header.type == SKV_MSG_HELLO || header.type == SKV_MSG_RECONNECT;
 
-	if (hello == conn->hello && header.type != SKV_MSG_CLIENT_END) { /* which may come before HELLO, too */
+	if (hello == conn->hello && header.type != SKV_MSG_CLIENT_END) { /* CLIENT_END may come before HELLO, too */
 		malformed(conn, conn->hello ? "a second HELLO" : "a request before HELLO");
 		return;
 	}
@@ -195,7 +205,7 @@ static void dispatch(struct skv_conn *conn, size_t bytes, int *fds, unsigned n_f
 	ipc->ops->message(ipc->ctx, conn, &header, ipc->packet + sizeof(header), fds);
 }
 
-/* Receives the message that was peeked at; it fits into the buffer. Only operators may send descriptors. */
+/* Receives the message that was peeked at, which fits into the buffer. Descriptors are received from operators only. */
 static void take(struct skv_conn *conn)
 {
 	struct skv_ipc *ipc = conn->ipc;
@@ -237,7 +247,7 @@ static void looked(struct skv_op *op, int res)
 		skv_conn_free_when_idle(conn);
 }
 
-/* Acts on the result of the peek at the next message. */
+/* Handles the next message, of which a peek has told the length or an error. */
 static void serve(struct skv_conn *conn)
 {
 	int seen = conn->seen;
@@ -245,7 +255,10 @@ static void serve(struct skv_conn *conn)
 	if (seen >= 0 && !conn->operators && skv_rights_carried(&conn->recv_msg))
 		malformed(conn, "file descriptors, expected from operators only, on the operators' socket");
 	else if (seen == -ECONNRESET)
-		; /* the peer hung up without reading everything; its earlier messages are still to be received */
+		/*
+		 * the peer hung up without reading all its replies; the messages that it sent before are still received
+		 */
+		;
 	else if (seen == 0)
 		skv_conn_close(conn, LOG_DEBUG, "hung up");
 	else if (seen < 0)
@@ -298,7 +311,7 @@ static void hello_late(struct skv_op *op, int res)
 
 /* ---- beginning, accessors ---- */
 
-/* May the peer have one more connection? NULL, or the reason why not. */
+/* Returns NULL if the peer may have one more connection, otherwise the reason why it may not. */
 static const char *refuse(const struct skv_door *door, const struct skv_conn *conn)
 {
 	const struct skv_ipc *ipc = door->ipc;
@@ -308,16 +321,20 @@ static const char *refuse(const struct skv_door *door, const struct skv_conn *co
 		return "its user has no number in the daemon's user namespace";
 	if (door->operators && skv_peer_other_userns(peer))
 		return "it is in another user namespace, expected an operator in that of the daemon";
-	if (!door->operators && ipc->ops->used_up(ipc->ctx)) /* operators can still connect, to free memory */
+	/* operators can still connect, so that they can free memory */
+	if (!door->operators && ipc->ops->used_up(ipc->ctx))
 		return "the daemon's memory is used up";
-	if (ipc->n_conns > ipc->limits.connections) /* this one is counted already */
+	if (ipc->n_conns > ipc->limits.connections) /* n_conns includes the new connection */
 		return "the daemon has the most connections that are allowed (max-clients)";
 	return conn->user->n_conns > ipc->limits.account_connections
 	               ? "its user has the most connections that are allowed (account-clients)"
 	               : NULL;
 }
 
-/* The connection is never opened, but closed like any other: its peer may have sent descriptors already. */
+/*
+ * Refuses a new connection. The connection is never open, but its socket is closed as any other, since its peer may
+ * have sent descriptors already.
+ */
 static void turn_away(struct skv_conn *conn, int level, const char *why)
 {
 	skv_count(conn->ipc->counts, conn->peer.uid, SKV_COUNT_REFUSED, 1);

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ipc/ipc-priv.h - what ipc.c (accepting), conn.c (one connection) and send.c (its output) share. */
+/*
+ * daemon/ipc/ipc-priv.h - structs and functions that ipc.c (accepting), conn.c (a connection), send.c (its output) and
+ * user.c share.
+ */
 #ifndef SKV_IPC_PRIV_H
 #define SKV_IPC_PRIV_H
 
@@ -7,10 +10,11 @@
 #include "daemon/ipc/rights.h"
 
 #define SKV_IPC_SLOTS 64u
-#define SKV_CONN_MARK (256u << 10) /* queued bytes above which no request is received and no notice is sent */
+/* bytes queued for a peer above which no request of the peer is received and no notice is sent */
+#define SKV_CONN_MARK (256u << 10)
 enum { SKV_DOOR_CLIENTS, SKV_DOOR_OPERATORS, SKV_IPC_DOORS };
 
-/* A listening socket. */
+/* A listening socket, for clients or for operators. */
 struct skv_door {
 	struct skv_ipc *ipc;
 	int fd; /* -1: none */
@@ -19,12 +23,12 @@ struct skv_door {
 	struct skv_op accept_op, retry_op;
 };
 
-/* A user with connections. */
+/* A user that has connections. */
 struct skv_ipc_user {
 	struct skv_ipc_user *next, *next_turn;
 	uid_t uid;
 	uint32_t n_conns;
-	struct skv_conn *first, **first_end; /* connections that wait to be served */
+	struct skv_conn *first, **first_end; /* the user's connections that wait to be served */
 };
 
 struct skv_ipc {
@@ -36,21 +40,22 @@ struct skv_ipc {
 	struct skv_counts *counts;
 	bool closing, dump;
 	uint64_t last_number;
-	uint32_t n_conns;       /* of both lists */
-	struct skv_conn *conns; /* live connections */
-	struct skv_conn *ended; /* ended connections whose socket is not closed yet */
+	uint32_t n_conns;       /* number of connections in the two lists below */
+	struct skv_conn *conns; /* connections that have not ended */
+	struct skv_conn *ended; /* connections that have ended, and whose socket is not closed yet */
 	struct skv_ipc_user *users;
-	struct skv_ipc_user *turns, **turns_end; /* users with a waiting connection; the first has the next turn */
+	/* queue of users that have a waiting connection; the first user has the next turn */
+	struct skv_ipc_user *turns, **turns_end;
 	/*
-	 * Spare descriptors, so that a client can be told of a segment even when the process has run out of
-	 * descriptors: dup3(2) replaces one with the descriptor to be sent.
+	 * Spare descriptors: to send a descriptor, dup3(2) duplicates it onto a spare one. So clients can be told of
+	 * segments even when the process cannot open more descriptors.
 	 */
 	int spare[SKV_IPC_SLOTS];
 	unsigned n_spare;
-	_Alignas(8) char packet[SKV_WIRE_MAX]; /* the message that is being served; one at a time */
+	_Alignas(8) char packet[SKV_WIRE_MAX]; /* the message that is being served; there is only one at a time */
 };
 
-/* A packet to be sent, with its fds (owned). */
+/* A packet that waits to be sent, with its fds (owned). */
 struct skv_conn_out {
 	struct skv_conn_out *next;
 	size_t bytes, charge;
@@ -68,46 +73,49 @@ struct skv_conn {
 	struct skv_ipc_user *user;
 	struct skv_conn *next_queued;
 	bool queued;
-	int seen; /* result of the peek at the next message */
+	int seen; /* result of peeking at the next message: its bytes, or a negative errno */
 	uint32_t client;
-	struct skv_deferred *deferred; /* the first of its deferred requests (daemon/requests/deferred.h) */
+	struct skv_deferred *deferred; /* list of the connection's deferred requests (daemon/requests/deferred.h) */
 	char name[SKV_NAME_MAX + 16];
-	bool operators; /* accepted on the operators' socket */
-	bool no_rights; /* the kernel refuses descriptors on this socket */
+	bool operators; /* the connection was accepted on the operators' socket */
+	bool no_rights; /* the kernel refuses to deliver descriptors to this socket */
 	bool open, hello, finishing;
-	bool unheard; /* the peer hung up; what it sent before is still being received */
+	/* the peer has closed its end, so output is dropped; messages that it sent before are still received */
+	bool unheard;
 
 	struct skv_op recv_op, send_op, death_op, hello_op, end_op, close_op;
-	struct skv_conn_out *sending;        /* submitted to the ring */
-	struct skv_conn_out *out, **out_end; /* queued after `sending` */
-	uint64_t out_charge;                 /* of `sending` and `out` */
-	bool wants_room;                     /* drained() must be called */
+	struct skv_conn_out *sending;        /* packet that the ring is sending */
+	struct skv_conn_out *out, **out_end; /* packets that wait after `sending` */
+	uint64_t out_charge;                 /* bytes that `sending` and `out` count as */
+	bool wants_room;                     /* drained() must be called when the queue has room again */
 	bool held;
-	unsigned paused; /* number of pauses */
-	struct skv_conn_out *kept, **kept_end; /* replies that wait while it is held */
+	unsigned paused; /* number of pauses that have not ended */
+	struct skv_conn_out *kept, **kept_end; /* replies that wait while the connection is held */
 
 	struct msghdr recv_msg, send_msg;
 	struct iovec send_iov;
 	struct skv_rights_room send_control;
 };
 
-/* Takes over a connected socket (consumed in any case). */
+/* Makes a connection of an accepted socket (consumed in any case), or turns the peer away. */
 void skv_conn_begin(struct skv_door *, int fd);
-/* Waits for the next request, if one may be served now. */
+/* Starts to wait for the next request, unless the connection is paused, held or full. */
 void skv_conn_receive(struct skv_conn *);
-/* Drops everything queued, and ignores what will be sent. */
+/* Drops all queued packets of a connection, and makes later sends do nothing. */
 void skv_conn_drop_output(struct skv_conn *);
-/* If it has ended and no operation is left in the loop: closes its socket and frees it. */
+/* If the connection has ended and has no operation left in the loop, closes its socket and frees the struct. */
 void skv_conn_free_when_idle(struct skv_conn *);
-/* Counts a connection of this user. NULL: no memory. */
+/*
+ * Finds or creates the struct of a user, and counts a new connection of the user. Returns NULL if there is no memory.
+ */
 struct skv_ipc_user *skv_ipc_user_get(struct skv_ipc *, uid_t);
-/* Uncounts a connection; the user is freed with its last one. */
+/* Undoes skv_ipc_user_get() for one connection. The struct of the user is freed with its last connection. */
 void skv_ipc_user_put(struct skv_ipc *, struct skv_ipc_user *);
-/* Queues the connection for its user's turn. */
+/* Puts the connection into the queue of its user, to be served in one of the user's turns. */
 void skv_ipc_queue(struct skv_conn *);
-/* Takes the next connection to be served. NULL: none waits. */
+/* Takes the connection that is served next out of the queues. Returns NULL if no connection waits. */
 struct skv_conn *skv_ipc_next(struct skv_ipc *);
-/* Logs a packet, for SPARSEKV_DEBUG=wire. */
+/* Logs a packet in readable form, for SPARSEKV_DEBUG=wire. */
 void skv_conn_dump(struct skv_conn *, const char *way, const void *packet, size_t bytes, unsigned n_fds);
 
 #endif

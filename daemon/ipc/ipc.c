@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ipc/ipc.c - accepts connections, and keeps the list of them. */
+/* daemon/ipc/ipc.c - accepts connections, and has the list of all connections. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -8,7 +8,8 @@
 #include "daemon/ipc/ipc-priv.h"
 #include "daemon/sys/log.h"
 
-#define RETRY_NS 100000000u /* between attempts to accept while descriptors or memory are lacking */
+/* pause between attempts to accept a connection, while the daemon has no descriptors or memory left */
+#define RETRY_NS 100000000u
 
 static void accepted(struct skv_op *op, int res);
 
@@ -30,7 +31,7 @@ static void accepted(struct skv_op *op, int res)
 		return;
 	}
 	if (res < 0 && res != -ECONNABORTED && res != -EINTR && res != -EAGAIN) {
-		/* EMFILE, ENFILE, ENOMEM: the backlog is accepted when other connections have ended. */
+		/* EMFILE, ENFILE or ENOMEM: connections wait in the socket's backlog until others have ended. */
 		if (!door->starved)
 			skv_log(LOG_ERR, "cannot accept connections for now: %s", strerror(-res));
 		door->starved = true;
@@ -56,11 +57,12 @@ int skv_ipc_new(struct skv_loop *loop, int clients_fd, int operators_fd, const s
 		int fd = fcntl(clients_fd, F_DUPFD_CLOEXEC, 3);
 
 		if (fd < 0)
-			break; /* fewer spares then: descriptors are short already */
+			break; /* descriptors are short already, so there are fewer spare ones */
 		ipc->spare[ipc->n_spare++] = fd;
 	}
 	skv_rights_refuse(clients_fd);
-	(void)fcntl(clients_fd, F_SETFL, O_NONBLOCK); /* another daemon may have it, and accept first */
+	/* another daemon may have the same socket and accept the connection first; accept must not block then */
+	(void)fcntl(clients_fd, F_SETFL, O_NONBLOCK);
 	if (operators_fd >= 0)
 		(void)fcntl(operators_fd, F_SETFL, O_NONBLOCK);
 	ipc->doors[SKV_DOOR_CLIENTS] = (struct skv_door){.ipc = ipc, .fd = clients_fd};
@@ -97,7 +99,7 @@ void skv_ipc_close_all(struct skv_ipc *ipc)
 	while (ipc->conns)
 		skv_conn_close(ipc->conns, LOG_DEBUG, NULL);
 	while (skv_ipc_work(ipc))
-		; /* closes what can be closed now */
+		; /* closes sockets of connections without operations in the loop */
 }
 
 struct skv_ipc *skv_ipc_free(struct skv_ipc *ipc)

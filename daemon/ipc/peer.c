@@ -19,9 +19,9 @@ static int peer_pidfd(int sock, pid_t pid)
 	if (getsockopt(sock, SOL_SOCKET, SO_PEERPIDFD, &fd, &len) == 0)
 		return fd;
 	if (errno != ENOPROTOOPT)
-		/* ESRCH, or ENODATA and EINVAL in some kernel versions: the peer is gone */
+		/* ESRCH, or in some kernel versions ENODATA or EINVAL, means that the peer is gone */
 		return errno == EMFILE || errno == ENFILE || errno == ENOMEM ? -errno : -ESRCH;
-	fd = pidfd_open(pid, 0); /* fails for a process outside of our PID namespace, which has no number here */
+	fd = pidfd_open(pid, 0); /* fails for a process outside the daemon's PID namespace, whose `pid` is 0 */
 	return fd < 0 ? -errno : fd;
 }
 
@@ -58,7 +58,7 @@ bool skv_peer_is_mapped(const struct skv_peer *peer)
 
 	if (!read_numbers("/proc/sys/kernel/overflowuid", "%lu", overflow, 1) || peer->uid != overflow[0])
 		return true;
-	/* in the initial namespace this UID is an ordinary one */
+	/* in the initial user namespace, whose map has all UIDs, the overflow UID is a UID like others */
 	return read_numbers("/proc/self/uid_map", "%lu %lu %lu", map, 3) && map[0] == 0 && map[1] == 0 &&
 	       map[2] == UINT32_MAX;
 }

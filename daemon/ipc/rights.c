@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ipc/rights.c - see rights.h. */
+/* daemon/ipc/rights.c - receives or refuses descriptors that peers send; see rights.h. */
 #include <string.h>
 #include "daemon/ipc/rights.h"
 
-#ifndef SO_PASSRIGHTS /* Linux 6.16 */
+#ifndef SO_PASSRIGHTS /* socket option of Linux 6.16 */
 #define SO_PASSRIGHTS 83
 #endif
 

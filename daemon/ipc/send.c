@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ipc/send.c - a connection's output: queued packets and their descriptors. See conn.h. */
+/* daemon/ipc/send.c - the output of a connection: queues packets and their descriptors, and sends them. See conn.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/sockios.h>
@@ -11,10 +11,11 @@
 #include "daemon/ipc/ipc-priv.h"
 #include "daemon/sys/log.h"
 
-#define UNREAD 16384u      /* bytes, the kernel's included, that a peer may leave unread when memory is used up */
-#define CHARGE_OF_FD 4096u /* bytes that a queued fd counts as */
+/* unread bytes, in the kernel and in the daemon, above which a peer is disconnected when memory is used up */
+#define UNREAD 16384u
+#define CHARGE_OF_FD 4096u /* bytes of memory that a queued fd counts as */
 
-/* Returns a duplicate of `fd` to be sent, or -1. */
+/* Returns a duplicate of `fd` that can be sent, made in the place of a spare descriptor; or -1. */
 static int borrow_slot(struct skv_ipc *ipc, int fd)
 {
 	if (!ipc->n_spare)
@@ -92,7 +93,7 @@ static void sent(struct skv_op *op, int res)
 	out_free(conn->ipc, conn->sending);
 	conn->sending = NULL;
 	if (res == -EPIPE || res == -ECONNRESET)
-		skv_conn_drop_output(conn); /* the peer hung up: its earlier messages are still received */
+		skv_conn_drop_output(conn); /* the peer hung up; messages that it sent before are still received */
 	else if (res < 0)
 		skv_conn_close(conn, LOG_WARNING, strerror(-res));
 	if (conn->open && conn->wants_room && conn->out_charge <= SKV_CONN_MARK / 2) {
@@ -104,7 +105,7 @@ static void sent(struct skv_op *op, int res)
 	skv_conn_free_when_idle(conn);
 }
 
-/* Allocates a packet with header and fds filled in, not yet queued. NULL: the connection has been closed. */
+/* Allocates a packet, with its header and fds filled in. Returns NULL, after closing the connection, if that fails. */
 static struct skv_conn_out *out_new(struct skv_conn *conn, uint16_t type, uint32_t serial, size_t bytes,
                                     const int *fds, unsigned n_fds)
 {
@@ -187,7 +188,7 @@ bool skv_conn_is_full(struct skv_conn *conn)
 	return conn->out_charge > SKV_CONN_MARK;
 }
 
-/* Bytes that the peer has not read, in our queue and in the kernel. */
+/* Returns the bytes that the peer has not read, in the connection's queue and in the kernel. */
 static uint64_t unread(const struct skv_conn *conn)
 {
 	int sent = 0;

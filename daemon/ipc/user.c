@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/ipc/user.c - users take turns.
+ * daemon/ipc/user.c - users take turns in being served.
  *
- * A connection whose peer has sent something, or that is to be closed, waits in its user's queue. Users are served
- * round-robin, one connection each. So a user with sixty busy connections gets no more of the daemon's time than a
- * user with one, and a request waits for at most one of each other user.
+ * A connection whose peer has sent a message, or whose socket has to be closed, waits in the queue of its user. Users
+ * are served round-robin, one connection in each turn. So a user with sixty busy connections gets no more of the
+ * daemon's time than a user with one, and before a user's turn every other user has at most one.
  */
 #include <stdlib.h>
 #include "daemon/ipc/ipc-priv.h"

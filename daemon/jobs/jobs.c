@@ -16,7 +16,7 @@
 
 /* ---- jobs ------------------------------------------------------------------------------------ */
 
-/* The worker has ended the job. */
+/* Called when the worker has ended the job: calls the kind's moved(). */
 static void done(struct skv_worker_job *work, int error, const char *why, const void *answer)
 {
 	struct skv_job *j = SKV_JOB_OWNER(work, struct skv_job, work);
@@ -63,7 +63,7 @@ void skv_job_free(struct skv_job *j)
 
 void skv_job_move_fds(struct skv_job *j, int *fds, uint32_t n_fds)
 {
-	if (fds != j->fds) /* of an earlier move */
+	if (fds != j->fds) /* the job has been moved before, with another array */
 		free(j->fds);
 	j->fds = fds;
 	j->fds[SKV_DISK_FD_LOCK] = j->jobs->lock;
@@ -121,7 +121,7 @@ bool skv_jobs_has(const struct skv_jobs *jobs, const struct skv_job_kind *kind, 
 
 /* ---- turns ----------------------------------------------------------------------------------- */
 
-/* Runs a turn of the next job of a queue. It may end other jobs, and call this function. */
+/* Runs a turn of the next job in a queue. The turn may end other jobs, and may call this function again. */
 static void run(struct skv_queue *q)
 {
 	struct skv_queued *e = skv_queue_take(q);
@@ -156,8 +156,9 @@ bool skv_jobs_settle(struct skv_jobs *jobs)
 }
 
 /*
- * Tries jobs that wait for memory at once: what the pool has beyond what is taken now is given back (lease.c). At
- * most one job per user is tried in vain, since the user's other jobs wait behind it (skv_job_memory_take()).
+ * Runs turns of the jobs that wait for memory now, not in a later turn of the loop: memory of a pool that nothing takes
+ * now is given back (lease.c). At most one job per user is run in vain: when it finds no memory, the user's other jobs
+ * go on waiting behind it (skv_job_memory_take()).
  */
 void skv_jobs_retry(struct skv_jobs *jobs)
 {
@@ -190,7 +191,10 @@ static int start_workers(struct skv_jobs *jobs)
 	return r;
 }
 
-/* Workers get the state's file for its lock alone, so they get it read-only. */
+/*
+ * Opens the file of the daemon's state read-only for the workers, which need it only for its lock, and waits until no
+ * worker of the previous daemon holds the lock.
+ */
 static int lock_out(struct skv_jobs *jobs, char why[SKV_TEXT_MAX])
 {
 	char path[32];

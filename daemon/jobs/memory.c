@@ -11,13 +11,13 @@
 #include "daemon/core/memory/pins.h"
 #include "daemon/core/operations/turns.h"
 
-#define MARKED_IN_A_TURN 65536u /* entries */
+#define MARKED_IN_A_TURN 65536u /* number of list entries whose segments a turn marks */
 
 void skv_job_memory_free(struct skv_job *j, struct skv_job_memory *mem)
 {
 	skv_core_list_end(&mem->listing);
 	if (mem->list >= 0 && !j->jobs->closed)
-		skv_loop_close_fd(j->jobs->config.loop, mem->list); /* frees all its memory, which takes long */
+		skv_loop_close_fd(j->jobs->config.loop, mem->list); /* in a thread of the ring, since it takes long */
 	else
 		skv_close_fd(mem->list);
 	free(mem->segments);
@@ -53,7 +53,7 @@ int skv_job_memory_list_some(struct skv_job *j, struct skv_job_memory *mem)
 	if (r == SKV_CORE_E_TURNS)
 		skv_job_enter(j, SKV_JOB_TURNS);
 	if (r)
-		return r < 0 ? SKV_CORE_E_TURNS : r; /* a daemon that has failed runs no more turns */
+		return r < 0 ? SKV_CORE_E_TURNS : r; /* E_TURNS: config.fail() stops the daemon and thus all turns */
 	if (!mem->listed) {
 		j->m.n_entries = mem->listing.n_entries;
 		j->m.n_pages = mem->listing.n_pages;
@@ -98,7 +98,7 @@ int skv_job_memory_prepare(struct skv_job *j, struct skv_job_memory *mem)
 	return mem->list < 0 ? -errno : 0;
 }
 
-/* Makes room for this segment, and marks it. */
+/* Marks a segment as needed; enlarges the array `segments` if it does not reach that far. */
 static int mark_segment(struct skv_job_memory *mem, uint32_t segment)
 {
 	if (segment >= mem->n_segments) {
@@ -114,7 +114,7 @@ static int mark_segment(struct skv_job_memory *mem, uint32_t segment)
 	return 0;
 }
 
-/* Appends the ids of pages to the list, and marks their segments. */
+/* Appends the page ids of n runs to the list, and marks the segments of these pages as needed. */
 static int add_pages(struct skv_job_memory *mem, const struct skv_wire_run *runs, uint32_t n,
                      uint32_t pages_per_segment)
 {
@@ -146,7 +146,7 @@ int skv_job_memory_take(struct skv_job *j, struct skv_job_memory *mem, int user,
 	uint32_t n = 0;
 	int r = 0;
 
-	/* an earlier job of the user waits for memory */
+	/* if an earlier job of the user waits for memory, this job waits behind it */
 	if (mem->taken < j->m.n_pages && skv_queue_has(&j->jobs->in[SKV_JOB_MEMORY], j->m.uid)) {
 		skv_job_enter(j, SKV_JOB_MEMORY);
 		return 0;
@@ -174,7 +174,10 @@ int skv_job_memory_take(struct skv_job *j, struct skv_job_memory *mem, int user,
 
 /* ---- to the worker ---------------------------------------------------------------------------- */
 
-/* Appends the numbers of needed segments to the list, and their descriptors to `fds`. False: a segment is gone. */
+/*
+ * Writes the numbers of the segments that are needed to the list, from byte `listed` on, and appends their descriptors
+ * to `fds`. False: a segment is gone.
+ */
 static bool add_segments(const struct skv_job *j, const struct skv_job_memory *mem, uint64_t listed, int *fds,
                          uint32_t *n_fds)
 {

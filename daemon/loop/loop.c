@@ -2,9 +2,10 @@
 /*
  * daemon/loop/loop.c - see loop.h.
  *
- * The state of an operation is a set of four bits: its start and its cancellation are each in a list of ours (QUEUED)
- * or in the kernel (INFLIGHT). The operation is done when the set is empty. A completion carries the address of the
- * operation; the completion of a cancellation has the lowest bit set as well.
+ * The state of an operation is a set of four bits. An operation's start, and its cancellation, are each either in a
+ * list of the loop (QUEUED), or in the kernel (INFLIGHT), or neither. The operation is done when no bit is set. A
+ * completion carries the address of its operation; in the completion of a cancellation, the lowest bit of the address
+ * is set.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -26,20 +27,23 @@ enum {
 
 struct skv_loop {
 	struct io_uring ring;
-	struct skv_op *starts, **starts_end;   /* FIFO through next_start */
-	struct skv_op *cancels, **cancels_end; /* FIFO through next_cancel */
+	struct skv_op *starts, **starts_end;   /* operations to be submitted, in order, linked by next_start */
+	struct skv_op *cancels, **cancels_end; /* operations to be cancelled, in order, linked by next_cancel */
 	struct skv_op *running;
 	bool quit, draining;
 	struct skv_meter meter;
 	bool (*idle)(void *ctx);
 	void *idle_ctx;
-	bool (*before)(void *ctx); /* before submissions */
+	bool (*before)(void *ctx); /* called before submissions */
 	void *before_ctx;
 };
 
 int skv_loop_new(unsigned entries, struct skv_loop **ret)
 {
-	/* Completions are taken in io_uring_enter; the thread is never interrupted for them. */
+	/*
+	 * With COOP_TASKRUN the kernel does not interrupt the thread for completions, which are handled in
+	 * io_uring_enter().
+	 */
 	struct io_uring_params p = {.flags = IORING_SETUP_CLAMP | IORING_SETUP_COOP_TASKRUN};
 	struct skv_loop *loop = calloc(1, sizeof(*loop));
 	int r;
@@ -174,7 +178,8 @@ void skv_op_timer(struct skv_loop *loop, struct skv_op *op, uint64_t after_ns, s
 
 void skv_loop_allow_workers(struct skv_loop *loop, unsigned n)
 {
-	unsigned most[2] = {n, 0}; /* limit of workers for bounded work; 0: the limit for unbounded work stays */
+	/* limits of worker threads for bounded and for unbounded work; 0: leave the limit as it is */
+	unsigned most[2] = {n, 0};
 
 	(void)io_uring_register_iowq_max_workers(&loop->ring, most);
 }
@@ -226,7 +231,10 @@ static int accept_now(int fd)
 	return r < 0 ? -errno : r;
 }
 
-/* Have all changes been committed, so that others may learn of them? */
+/*
+ * Commits the changes of this turn. Returns whether operations may be submitted, so that other processes learn of the
+ * changes.
+ */
 static bool may_submit(struct skv_loop *loop)
 {
 	return !loop->before || loop->before(loop->before_ctx);
@@ -244,21 +252,21 @@ static void finish(struct skv_loop *loop, struct skv_op *op)
 		op->res = 0;
 	if (op->kind == SKV_OP_ACCEPT && op->res >= 0)
 		op->res = accept_now(op->fd);
-	if (op->kind == SKV_OP_CLOSE && op->res == -ECANCELED) /* draining: closing may block now */
+	if (op->kind == SKV_OP_CLOSE && op->res == -ECANCELED) /* the loop is being drained, so the close may block */
 		close(op->fd);
 	op->done(op, op->res);
 }
 
 /*
- * Owners rely on timers, polls and reads to complete: an operation that the kernel had no memory for is started
- * again.
+ * Returns whether an operation has failed because the kernel had no memory for it, and has to be started again: owners
+ * rely on timers, polls and reads to complete.
  */
 static bool is_to_start_again(const struct skv_op *op)
 {
 	return (op->res == -ENOMEM || op->res == -EAGAIN) && (op->kind == SKV_OP_TIMER || op->kind == SKV_OP_POLL || op->kind == SKV_OP_READ);
 }
 
-/* Clears one of the operation's four bits. */
+/* Clears one of the four bits of an operation's state, and finishes the operation if no bit is left. */
 static void clear_state(struct skv_loop *loop, struct skv_op *op, uint32_t bit)
 {
 	const bool cancelled = op->state & (CANCEL_QUEUED | CANCEL_INFLIGHT) || bit & (CANCEL_QUEUED | CANCEL_INFLIGHT);
@@ -275,9 +283,9 @@ static void prepare(struct io_uring_sqe *sqe, struct skv_op *op)
 	switch (op->kind) {
 	case SKV_OP_ACCEPT:
 		/*
-		 * Poll, then accept in finish(): the kernel wakes only one waiting accept for a connection, which may
-		 * be that of a dead daemon's ring, since rings outlive their process for a moment. A poll wakes all
-		 * waiters.
+		 * The operation polls the socket, and finish() accepts the connection. An accept in the ring would not
+		 * do: for a new connection the kernel wakes only one of the accepts that wait, which may belong to the
+		 * ring of a dead daemon, since a ring outlives its process for a moment. A poll wakes all waiters.
 		 */
 		io_uring_prep_poll_add(sqe, op->fd, POLLIN);
 		break;
@@ -309,7 +317,10 @@ static void prepare(struct io_uring_sqe *sqe, struct skv_op *op)
 	io_uring_sqe_set_data64(sqe, (uintptr_t)op);
 }
 
-/* NULL: the kernel takes no more until completions are reaped; the rest stays in the lists. */
+/*
+ * Returns a free submission entry. NULL: the kernel takes no more until completions are handled; the operations stay in
+ * their lists.
+ */
 static struct io_uring_sqe *get_sqe(struct skv_loop *loop)
 {
 	struct io_uring_sqe *sqe = io_uring_get_sqe(&loop->ring);
@@ -321,13 +332,16 @@ static struct io_uring_sqe *get_sqe(struct skv_loop *loop)
 	return sqe;
 }
 
-/* Moves the lists into the submission queue. Starts go first, so that a cancellation always follows its target. */
+/*
+ * Moves operations from the lists into the submission queue. Starts go first, so that an operation is always submitted
+ * before its cancellation.
+ */
 static void fill(struct skv_loop *loop)
 {
 	struct io_uring_sqe *sqe;
 	struct skv_op *op;
 
-	if (!may_submit(loop) && !loop->draining) /* when draining, operations are only cancelled */
+	if (!may_submit(loop) && !loop->draining) /* a loop that is being drained only cancels operations */
 		return;
 	while ((op = loop->starts)) {
 		if (!(op->state & CANCEL_QUEUED)) {
@@ -337,14 +351,17 @@ static void fill(struct skv_loop *loop)
 			prepare(sqe, op);
 			op->state |= START_INFLIGHT;
 		} else {
-			op->res = -ECANCELED; /* before it was submitted */
+			op->res = -ECANCELED; /* the operation was cancelled before it was submitted */
 		}
 		loop->starts = op->next_start;
 		if (!loop->starts)
 			loop->starts_end = &loop->starts;
 		op->state &= ~(uint32_t)START_QUEUED;
 	}
-	/* A callback below may start an operation again and cancel it; its start must be submitted first, next time. */
+	/*
+	 * The loop stops at an operation that a callback below has started again and cancelled: its start is submitted
+	 * first.
+	 */
 	while ((op = loop->cancels) && !(op->state & START_QUEUED)) {
 		if (op->state & START_INFLIGHT) {
 			sqe = get_sqe(loop);
@@ -372,7 +389,7 @@ static void reap(struct skv_loop *loop)
 	while (io_uring_peek_cqe(&loop->ring, &cqe) == 0) {
 		uint64_t data = io_uring_cqe_get_data64(cqe);
 		struct skv_op *op = (struct skv_op *)(uintptr_t)(data & ~CANCEL_TAG);
-		const enum skv_op_kind kind = op->kind; /* the callback may free `op` */
+		const enum skv_op_kind kind = op->kind; /* read now, since the callback may free `op` */
 		int res = cqe->res;
 
 		io_uring_cqe_seen(&loop->ring, cqe);
@@ -386,7 +403,7 @@ static void reap(struct skv_loop *loop)
 	}
 }
 
-/* One turn: from one wait to the next. */
+/* Runs one turn of the loop: handles completions, calls the idle function, submits operations, and waits. */
 static int turn(struct skv_loop *loop)
 {
 	bool more;
@@ -398,8 +415,8 @@ static int turn(struct skv_loop *loop)
 	skv_loop_did(loop, "starting operations");
 	skv_meter_end(&loop->meter);
 	/*
-	 * fill() may have finished operations and their callbacks started others, and idle() may have quit: then do
-	 * not sleep.
+	 * Do not wait if fill() has finished operations whose callbacks have started others, or if idle() has called
+	 * skv_loop_quit().
 	 */
 	more |= loop->quit || loop->starts || loop->cancels || !loop->running;
 	r = more ? io_uring_submit_and_get_events(&loop->ring) : io_uring_submit_and_wait(&loop->ring, 1);

@@ -1,18 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/loop/loop.h - the daemon's event loop: one io_uring, one thread, typed operations.
+ * daemon/loop/loop.h - the daemon's event loop: one thread that starts operations in an io_uring and handles their
+ * completions.
  *
- * An operation is a struct skv_op embedded in its owner. It has what to do (kind, fd, argument) and a callback
- * (`done`). Starting an operation only links it into a list; the ring is touched in skv_loop_run() and
- * skv_loop_drain() alone. So starting and cancelling cannot fail, a full submission queue only makes the rest of the
- * list wait, and a loop may be set up in one thread and run in another.
+ * An operation is a struct skv_op, embedded in the object that owns it. The struct has the kind of operation, its file
+ * descriptor and argument, and a callback (`done`). Starting an operation only links it into a list; only
+ * skv_loop_run() and skv_loop_drain() access the ring. So starting and cancelling operations cannot fail, operations
+ * for which the submission queue has no room wait in the list, and a loop may be set up in one thread and run in
+ * another.
  *
  * Rules for owners:
- *   - `done` runs exactly once for each start, never from inside skv_op_* calls. When it runs, neither the kernel nor
- *     the loop refers to the operation or its buffers any more, not even for a cancellation, which is an operation of
- *     its own. So an owner counts its running operations and frees itself when the last one is done.
- *   - Until then the struct, and what it points to, stay where they are.
- *   - A cancelled operation ends with -ECANCELED, or with its result if that came first.
+ *   - `done` runs exactly once for each start, never from inside skv_op_* calls. When `done` runs, neither the kernel
+ *     nor the loop refers to the operation or its buffers any more. That is also true if the operation was cancelled,
+ *     although a cancellation is an operation of its own in the ring. So an owner may be freed when its last running
+ *     operation is done.
+ *   - Until `done` runs, the struct skv_op and the buffers that it points to must stay where they are.
+ *   - A cancelled operation ends with -ECANCELED, or with its own result if it completed before the cancellation.
  */
 #ifndef SKV_LOOP_H
 #define SKV_LOOP_H
@@ -27,25 +30,33 @@
 struct skv_loop;
 struct skv_op;
 
-/* `res` is the result of the system call, with failures as negative errno; 0 for a timer that expired. */
+/*
+ * Callback of an operation. `res` is the result of the system call, a negative errno if it failed; 0 if a timer has
+ * expired.
+ */
 typedef void (*skv_op_fn)(struct skv_op *op, int res);
 
 enum skv_op_kind {
-	/* the socket must not block; res: a connected socket, close-on-exec, owned by the callback; or -EAGAIN */
+	/*
+	 * the listening socket must be non-blocking; res: an accepted socket (close-on-exec), which the callback owns;
+	 * or -EAGAIN
+	 */
 	SKV_OP_ACCEPT = 1,
 	SKV_OP_RECVMSG,    /* MSG_CMSG_CLOEXEC is set */
 	SKV_OP_SENDMSG,    /* MSG_NOSIGNAL is set */
 	SKV_OP_READ,
-	/* once; res: the events. SKV_OP_POLL, SKV_OP_READ and SKV_OP_TIMER do not fail for lack of memory */
+	/*
+	 * ends at the first event; res: the events. POLL, READ and TIMER are started again if the kernel lacks memory
+	 */
 	SKV_OP_POLL,
-	SKV_OP_TIMER, /* once */
-	SKV_OP_PUNCH, /* punches a hole, in a worker thread of the ring, since the range may be large */
-	SKV_OP_CLOSE, /* in a worker thread of the ring, since closing a file may block */
+	SKV_OP_TIMER, /* expires once */
+	SKV_OP_PUNCH, /* punches a hole into a file, in a worker thread of the ring, since the hole may be large */
+	SKV_OP_CLOSE, /* closes a file, in a worker thread of the ring, since that may block */
 };
 
 struct skv_op {
 	enum skv_op_kind kind;
-	int fd; /* borrowed; must stay open until done */
+	int fd; /* borrowed; must stay open until the operation is done */
 	union {
 		struct {
 			struct msghdr *msg;
@@ -63,49 +74,63 @@ struct skv_op {
 	} arg;
 	skv_op_fn done;
 
-	/* the loop's */
+	/* private to the loop */
 	uint32_t state;
 	int res;
-	struct skv_op *next_start, *next_cancel; /* lists of operations waiting for the submission queue */
-	struct skv_op *prev, *next;              /* list of all running operations */
+	/* next operation in the list of starts, and of cancellations, that wait for the submission queue */
+	struct skv_op *next_start, *next_cancel;
+	struct skv_op *prev, *next;              /* list of all operations that have not ended */
 };
 
-/* Creates a ring of `entries` submissions (rounded up). Negative errno: skv_loop_explain() explains it. */
+/*
+ * Creates a loop whose ring has at least `entries` submission entries. Returns 0, or a negative errno for
+ * skv_loop_explain().
+ */
 int skv_loop_new(unsigned entries, struct skv_loop **ret);
-/* All operations must be done. NULL is fine; returns NULL. */
+/* Frees a loop, whose operations must all be done. Accepts NULL; returns NULL. */
 struct skv_loop *skv_loop_free(struct skv_loop *loop);
 
 /* Writes why skv_loop_new() failed with `error` (negative errno), and what to do about it. */
 void skv_loop_explain(int error, char *text, size_t len);
 
-/* Called before each wait, after all available completions were handled. True: there is more to do, so do not wait. */
+/*
+ * Sets the function that is called in each turn, after the available completions were handled and before the loop
+ * waits. If the function returns true, there is more to do, and the loop does not wait.
+ */
 void skv_loop_on_idle(struct skv_loop *loop, bool (*fn)(void *ctx), void *ctx);
 
 /*
- * Called before newly started operations are submitted to the kernel, so before others can see their effects. False:
- * nothing is submitted, because the changes are not committed; the callee has told the loop to quit.
+ * Sets the function that is called before operations are submitted to the kernel, that is, before other processes can
+ * see their effects. The function commits the daemon's state. If it returns false, the commit has failed and the
+ * function has told the loop to quit; nothing is submitted then.
  */
 void skv_loop_before_submit(struct skv_loop *loop, bool (*fn)(void *ctx), void *ctx);
 
 /*
- * Runs until skv_loop_quit(), called from a `done` or the function of skv_loop_on_idle(), or until no operation is
- * running; returns at once if it was called before. Negative errno: the ring failed.
+ * Runs the loop until a callback calls skv_loop_quit(), or until no operation is running. Returns at once if
+ * skv_loop_quit() was called before. Returns 0, or a negative errno if the ring failed.
  */
 int skv_loop_run(struct skv_loop *loop);
 void skv_loop_quit(struct skv_loop *loop);
 
 /*
- * How long turns took so far, from one check for completions to the next (the longest a request had to wait), and
- * which work made them long.
+ * Returns how long turns of the loop have taken, from one check for completions to the next (a request may have had to
+ * wait that long), and which work made turns long.
  */
 const struct skv_meter *skv_loop_meter(const struct skv_loop *loop);
-/* Attributes the time since the turn began, or since the last call, to work of this name (static text): meter.h. */
+/*
+ * Attributes the time since the turn began, or since the last call, to the kind of work with this name (a static text):
+ * see meter.h.
+ */
 void skv_loop_did(struct skv_loop *loop, const char *work);
 
-/* Cancels every operation, also those that are started meanwhile, and runs until none is left. For shutdown. */
+/*
+ * Cancels every operation, also those that callbacks start meanwhile, and runs the loop until no operation is left. For
+ * the end of the daemon.
+ */
 int skv_loop_drain(struct skv_loop *loop);
 
-/* The start functions. The operation must not be running. */
+/* Start an operation of each kind. The struct skv_op must not be in use for a running operation. */
 void skv_op_accept(struct skv_loop *, struct skv_op *, int fd, skv_op_fn done);
 void skv_op_recvmsg(struct skv_loop *, struct skv_op *, int fd, struct msghdr *msg, int flags, skv_op_fn done);
 void skv_op_sendmsg(struct skv_loop *, struct skv_op *, int fd, struct msghdr *msg, skv_op_fn done);
@@ -114,25 +139,32 @@ void skv_op_poll(struct skv_loop *, struct skv_op *, int fd, uint32_t events, sk
 void skv_op_timer(struct skv_loop *, struct skv_op *, uint64_t after_ns, skv_op_fn done);
 
 /*
- * Sets how many kernel threads close files and punch holes, which may block for as long as others like. The kernel's
- * own limit is four per processor, and that many hung files would hold up everything after them.
+ * Sets how many kernel threads of the ring may close files and punch holes. Such an operation may block for as long as
+ * another process likes. With the kernel's default limit, four threads per processor, that many hanging files would
+ * hold up all later operations.
  */
 void skv_loop_allow_workers(struct skv_loop *, unsigned n);
-/* `fd` is consumed in any case. If the loop is being drained, the loop closes it itself and waits for that. */
+/*
+ * Starts to close `fd`, which is consumed in any case. While the loop is being drained, the loop's own thread closes
+ * the fd, and may block.
+ */
 void skv_op_close(struct skv_loop *, struct skv_op *, int fd, skv_op_fn done);
-/* The same, without a callback. */
+/* Closes a descriptor (consumed) in a worker thread of the ring, without a callback. */
 void skv_loop_close_fd(struct skv_loop *, int fd);
-/* Punches `bytes` from `at` on out of the file: they are gone for all descriptors and mappings of the file. */
+/*
+ * Starts to punch a hole of `bytes` bytes at offset `at` into the file. The file's memory there is freed, and all
+ * mappings of the file read zeros.
+ */
 void skv_op_punch(struct skv_loop *, struct skv_op *, int fd, uint64_t at, uint64_t bytes, skv_op_fn done);
 
-/* Cancels; does nothing when the operation does not run or is being cancelled already. */
+/* Cancels an operation. Does nothing if the operation is not running or is already being cancelled. */
 void skv_op_cancel(struct skv_loop *, struct skv_op *op);
 static inline bool skv_op_running(const struct skv_op *op)
 {
 	return op->state != 0;
 }
 
-/* The struct in which `op` is embedded. */
+/* Returns the struct in which the operation `op` is embedded as `member`. */
 #define SKV_OP_OWNER(op, type, member) ((type *)(void *)((char *)(op)-offsetof(type, member)))
 
 #endif

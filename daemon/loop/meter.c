@@ -35,7 +35,7 @@ void skv_meter_end(struct skv_meter *m)
 		raise_to(&m->turn_cpu_max_ns, cpu_ns() - m->begun_cpu_ns);
 }
 
-/* NULL: the table is full. */
+/* Returns the entry of a kind of work, which is added if it is new. Returns NULL if the table is full. */
 static struct skv_meter_work *find(struct skv_meter *m, const char *name)
 {
 	for (unsigned i = 0; i < SKV_METER_WORKS; i++) {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Stands in for cuda.c when the CUDA headers are missing at build time. */
+/* daemon/mem/cuda-none.c - replaces cuda.c in a build without the CUDA headers: every call fails. */
 #include "daemon/mem/cuda.h"
 
 #include <errno.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Main loop of the worker process of a device. See cuda.h.
+ * daemon/mem/cuda-worker.c - the worker process of a CUDA device. See cuda.h.
  *
- * The process has the CUDA context that the daemon must not have. It receives one job at a time and answers each,
- * including failures. The daemon decides whether a worker is still usable after an error (usually not: a context does
- * not recover from a fault).
+ * The worker process has the CUDA context that the daemon must not have. The worker receives one job at a time, and
+ * answers each job, also one that failed. The daemon decides whether a worker is still usable after an error. Usually
+ * it is not, since a CUDA context does not recover from a fault.
  */
 #include <errno.h>
 #include <signal.h>
@@ -18,7 +18,7 @@
 #include "common/process.h"
 #include "daemon/mem/driver.h"
 
-/* Memory allocated by this process (ipc = legacy), by handle. */
+/* A segment that this process has allocated (ipc = legacy), with the handle that identifies it in jobs. */
 struct allocation {
 	struct allocation *next;
 	CUdeviceptr at;
@@ -26,7 +26,7 @@ struct allocation {
 };
 
 static CUdevice device;
-static bool ready; /* the context exists */
+static bool ready; /* the CUDA context exists */
 static struct allocation *allocations;
 
 _Static_assert(sizeof(CUipcMemHandle) == SKV_IPC_HANDLE_BYTES, "as the wire has it");
@@ -39,7 +39,7 @@ static int get_ready(unsigned ordinal, char *why)
 	if (ready || r < 0)
 		return r;
 	r = skv_cu_error(skv_cu.cuDeviceGet(&device, (int)ordinal), "the device", why);
-	if (r == 0) /* block while waiting, instead of spinning: latency does not matter here */
+	if (r == 0) /* while waiting for the device, sleep instead of spinning: latency does not matter in a worker */
 		r = skv_cu_error(skv_cu.cuDevicePrimaryCtxSetFlags(device, CU_CTX_SCHED_BLOCKING_SYNC),
 		                 "the context's flags", why);
 	if (r == 0)
@@ -57,7 +57,7 @@ static int fill(CUdeviceptr at, size_t bytes, char *why)
 	return r < 0 ? r : skv_cu_error(skv_cu.cuCtxSynchronize(), "filling with zeros", why);
 }
 
-/* Maps the allocation at `at`, zeroes it, and unmaps it. */
+/* Maps an allocation at the device address `at`, zeroes it, and unmaps it. */
 static int zero_mapped(CUdeviceptr at, CUmemGenericAllocationHandle handle, size_t bytes, char *why)
 {
 	CUmemAccessDesc access = {
@@ -103,7 +103,7 @@ static int allocate(size_t bytes, uint8_t ret_ipc[SKV_IPC_HANDLE_BYTES], char *w
 
 	if (!a) {
 		snprintf(why, SKV_CUDA_TEXT_MAX, "out of host memory");
-		return -EIO; /* -ENOMEM means device memory */
+		return -EIO; /* not -ENOMEM, which means device memory */
 	}
 	r = skv_cu_error(skv_cu.cuMemAlloc(&a->at, bytes), "allocating a segment", why);
 	if (r < 0) {
@@ -160,7 +160,10 @@ static void work(unsigned ordinal, const struct skv_cuda_job *job, int fd, struc
 	}
 }
 
-/* Returns false if the daemon has closed its end or sent an invalid packet. *ret_fd is -1 without a descriptor. */
+/*
+ * Receives the next job. Returns false if the daemon has closed its end of the socket or sent an invalid packet.
+ * *ret_fd is the descriptor that came with the job, or -1.
+ */
 static bool next_job(struct skv_cuda_job *job, int *ret_fd)
 {
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(sizeof(int))];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Access to CUDA devices by the daemon, without a context. See cuda.h. */
+/* daemon/mem/cuda.c - the daemon's access to CUDA devices, for which it needs no CUDA context. See cuda.h. */
 #include "daemon/mem/cuda.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "common/fd.h"
 #include "daemon/mem/driver.h"
 
-/* A driver that does not know the attribute lacks the feature. */
+/* Sets *has to false if the device lacks the attribute, or if the driver is too old to know the attribute. */
 static int look_at_attribute(CUdevice device, CUdevice_attribute attribute, bool *has, char why[SKV_CUDA_TEXT_MAX])
 {
 	int value = 0;
@@ -40,7 +40,8 @@ static int look(CUdevice device, struct skv_cuda_info *info, char why[SKV_CUDA_T
 		r = look_at_attribute(device, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, &info->exports, why);
 	if (r < 0)
 		return r;
-	info->granularity = 2u << 20; /* cuMemAlloc lets smaller allocations share a block */
+	/* cuMemAlloc() may place smaller allocations in one block of this size */
+	info->granularity = 2u << 20;
 	if (!info->exports)
 		return 0;
 	return skv_cu_error(skv_cu.cuMemGetAllocationGranularity(&info->granularity, &prop,
@@ -82,7 +83,7 @@ int skv_cuda_create(unsigned device, size_t bytes, int *ret_fd, char why[SKV_CUD
 	r = skv_cu_error(skv_cu.cuMemExportToShareableHandle(
 				 &fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
 	                 "exporting a segment", why);
-	skv_cu.cuMemRelease(handle); /* the descriptor keeps the memory alive */
+	skv_cu.cuMemRelease(handle); /* the exported descriptor keeps the memory alive */
 	if (r < 0)
 		return r;
 	if (fcntl(fd, F_SETFD, FD_CLOEXEC) < 0) {

@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/mem/cuda.h - memory of CUDA devices, and the worker that zeroes it.
+ * daemon/mem/cuda.h - memory of CUDA devices: the daemon creates it, a worker process zeroes it.
  *
- * The daemon does not create a CUDA context. It queries devices, and creates, exports and releases VMM allocations, for
- * which no context is needed. So it uses no device memory itself, and is not affected by faults of a device. Accessing
- * the contents of an allocation needs a context and is done by a separate process.
+ * The daemon does not create a CUDA context. The daemon queries devices, and creates, exports and releases VMM
+ * allocations, for which CUDA needs no context. So the daemon uses no device memory itself, and a fault of a device
+ * does not affect it. To access the contents of an allocation needs a context, so a separate worker process does that.
  *
- * The driver is loaded on first use, so that one program serves machines with and without a device. If the CUDA headers
- * were missing at build time (cuda-none.c), every call fails with a text.
+ * The CUDA driver is loaded when it is first used, so that the same program runs on machines with and without a device.
+ * In a build without the CUDA headers (cuda-none.c), every call fails with a text.
  *
- * Errors are negative errno with a text; -ENOMEM means device memory.
+ * Functions return a negative errno with a text in `why` if they fail. -ENOMEM means that device memory is used up.
  */
 #ifndef SKV_CUDA_H
 #define SKV_CUDA_H
@@ -18,38 +18,39 @@
 #include "daemon/mem/mem.h"
 
 #define SKV_CUDA_NAME_MAX 96u
-#define SKV_CUDA_TEXT_MAX 256u /* bytes of an error text */
+#define SKV_CUDA_TEXT_MAX 256u /* maximum of bytes of an error text */
 
 struct skv_cuda_info {
-	char name[SKV_CUDA_NAME_MAX]; /* printable */
+	char name[SKV_CUDA_NAME_MAX]; /* name of the device, printable ASCII */
 	uint8_t uuid[SKV_UUID_BYTES];
-	uint64_t bytes;     /* of its memory */
-	size_t granularity; /* of allocations */
-	bool exports;       /* VMM allocations can be exported as file descriptors */
+	uint64_t bytes;     /* bytes of the device's memory */
+	size_t granularity; /* allocations are multiples of this number of bytes */
+	bool exports;       /* the device's VMM allocations can be exported as file descriptors */
 };
 
-/* Loads the driver, unless it is loaded. */
+/* Loads and initializes the CUDA driver, unless that has been done. */
 int skv_cuda_load(char why[SKV_CUDA_TEXT_MAX]);
-/* -ENODEV: the device does not exist. */
+/* Gets the name, UUID, memory and capabilities of a device. Returns -ENODEV if the device does not exist. */
 int skv_cuda_info(unsigned device, struct skv_cuda_info *ret, char why[SKV_CUDA_TEXT_MAX]);
 /*
- * Creates a VMM allocation and exports it. The caller owns *ret_fd, which alone keeps the memory alive. The contents
- * are undefined.
+ * Creates a VMM allocation on a device and exports it as a file descriptor. The caller owns *ret_fd, and the memory
+ * lives as long as this descriptor. The contents of the memory are undefined.
  */
 int skv_cuda_create(unsigned device, size_t bytes, int *ret_fd, char why[SKV_CUDA_TEXT_MAX]);
 
 /* ---- the worker ---- */
 /*
- * `sparsekv-worker VERSION cuda DEVICE`: keeps a context while it runs, handles one job at a time, and exits when the daemon
- * closes its end of the socket.
+ * `sparsekv-worker VERSION cuda DEVICE`: the worker process of a device. It keeps a CUDA context while it runs, handles
+ * one job at a time, and exits when the daemon closes its end of the socket.
  */
 int skv_cuda_worker_main(unsigned device);
 
-#define SKV_CUDA_WORKER_FD 3 /* SOCK_SEQPACKET: jobs in, answers out */
+#define SKV_CUDA_WORKER_FD 3 /* socket (SOCK_SEQPACKET) on which a worker receives jobs and sends answers */
 enum skv_cuda_job_kind {
-	SKV_CUDA_ZERO = 1, /* zero the allocation of the passed descriptor */
-	SKV_CUDA_ALLOC = 2, /* allocate `bytes` of zeros, until FREE; the answer has the handle */
-	SKV_CUDA_FREE = 3,  /* free the handle's allocation */
+	SKV_CUDA_ZERO = 1, /* zero the VMM allocation whose descriptor is passed with the job */
+	/* allocate `bytes` bytes of zeros, and keep them until FREE; the answer has the IPC handle */
+	SKV_CUDA_ALLOC = 2,
+	SKV_CUDA_FREE = 3,  /* free the allocation with this IPC handle */
 };
 struct skv_cuda_job {
 	uint32_t kind;
@@ -59,7 +60,7 @@ struct skv_cuda_job {
 };
 struct skv_cuda_answer {
 	int32_t error; /* 0, or negative errno */
-	uint32_t more; /* always 0 */
+	uint32_t more; /* reserved, always 0 */
 	uint8_t ipc[SKV_IPC_HANDLE_BYTES];
 	char why[SKV_CUDA_TEXT_MAX];
 };

@@ -10,7 +10,8 @@
 struct skv_cu skv_cu;
 
 /*
- * Functions by their current symbol names. An older driver lacks some, and is reported as too old instead of missing.
+ * The functions' symbol names in the driver library, in the version of cuda.h. A driver that lacks a function is
+ * reported as too old, not as missing.
  */
 #define LOAD(f) LOAD_AS(f, f)
 #define LOAD_AS(f, name) {(void **)&skv_cu.f, #name},
@@ -26,7 +27,7 @@ static int load(char why[SKV_CUDA_TEXT_MAX])
 	errno = 0;
 	lib = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
 	if (!lib) {
-		/* the driver may exist, but could not be opened */
+		/* if memory or descriptors were short, the driver may exist */
 		const int r = skv_is_shortage(-errno) ? -errno : -ENODEV;
 
 		snprintf(why, SKV_CUDA_TEXT_MAX, "%s: %.200s", r == -ENODEV ? "there is no CUDA driver" : "the CUDA driver", dlerror());

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Host memory: a pool is a sealed memfd. */
+/* daemon/mem/host.c - host memory: a pool is a sealed memfd. */
 #include "daemon/mem/mem.h"
 
 #include <errno.h>
@@ -7,7 +7,7 @@
 #include "common/fd.h"
 #include "common/wire.h"
 
-/* The largest page size of Linux machines, of which segments are multiples. */
+/* Segments are multiples of the largest page size of Linux machines, 64 KiB. */
 #define GRANULARITY 65536u
 
 static int host_pool_new(const struct skv_mem_ops *ops, uint64_t bytes)

@@ -2,11 +2,12 @@
 /*
  * daemon/parked/export.c - exports parked files to other machines, through pipes whose readers may be arbitrarily slow.
  *
- *   a worker writes one turn's worth → the pipe is full: this waits for its reader → the next turn, after those of
- *   other users
+ *   a worker writes part of the file (disk/send.c) → the daemon waits until the pipe has room → the worker writes the
+ *   next part, after exports of other users had their turns
  *
- * So a slow reader delays only itself. A user has one export at a time. The worker opens the file anew in each turn:
- * if the sequence is dropped or resumed meanwhile, the export ends, and its reader gets a short file.
+ * So a slow reader delays only its own export. A user has one export at a time. The worker opens the file again for
+ * each part: if the sequence has been dropped or resumed since the last part, the export ends, and its reader gets a
+ * file that is too short.
  */
 #include "daemon/parked/parking-priv.h"
 
@@ -22,8 +23,8 @@ struct export {
 	struct skv_job job;
 	struct skv_parking *parking;
 	int pipe;
-	struct skv_op op;          /* waits until the pipe has room ... */
-	uint64_t patient_until_ns; /* ... until this time, then the export ends */
+	struct skv_op op;          /* poll of the pipe, which completes when the pipe has room */
+	uint64_t patient_until_ns; /* if the pipe has no room until this time, the export ends */
 };
 
 static struct export *export_of(struct skv_job *j)
@@ -73,14 +74,14 @@ int skv_parking_begin_export(struct skv_parking *k, struct skv_parked *p, int fd
 	return r < 0 ? skv_job_not_begun(&x->job, r, why) : 0;
 }
 
-/* The pipe has room, or its reader is gone, which the worker finds out. */
+/* Resumes an export whose pipe has room. If the reader has closed the pipe, the worker's write fails. */
 static void on_writable(struct skv_op *op, int res)
 {
 	struct export *x = SKV_OP_OWNER(op, struct export, op);
 
 	if (x->job.jobs->closed)
 		skv_job_end(&x->job, -ECANCELED, "the daemon is stopping", 0);
-	else if (res < 0) /* cancelled by the tick */
+	else if (res < 0) /* skv_parking_end_exports() has cancelled the poll */
 		skv_job_end(&x->job, -ETIMEDOUT, "its pipe was not read for too long", 0);
 	else
 		skv_job_move_fds(&x->job, x->job.fds, x->job.m.n_fds);

@@ -2,8 +2,8 @@
 /*
  * daemon/parked/import.c - imports parked files from other machines.
  *
- * The sender of a file may be slow. So imports have a worker of their own, which limits how long it waits
- * (disk/import.c). An import is not retried.
+ * The sender of a file may be slow. So imports have a disk worker of their own, which limits how long it waits for data
+ * (disk/import.c). An import that fails is not retried.
  */
 #include "daemon/parked/parking-priv.h"
 
@@ -18,9 +18,9 @@
 struct import {
 	struct skv_job job;
 	struct skv_parking *parking;
-	struct skv_parked *reserved; /* entry of the list for the file, until it is written; then NULL */
-	int source;                  /* while a look is taken at what the import left: what the look finds */
-	int error;                   /* then: that of the import, with a text */
+	struct skv_parked *reserved; /* list entry for the file; NULL once the file is written and in the list */
+	int source;                  /* descriptor to read from; of a LOOK job: memfd for its results */
+	int error;                   /* LOOK: error of the import that failed before, whose text is in `why` */
 	char why[SKV_TEXT_MAX];
 };
 
@@ -75,7 +75,10 @@ int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct
 	return r;
 }
 
-/* The folder could not be searched: answers the request, if that was not done before. The look is retried each second. */
+/*
+ * The LOOK job for a file that the import may have left has failed. Answers the request for the import, unless that is
+ * done already. The LOOK job is retried each second.
+ */
 static void look_failed(struct import *x, int error)
 {
 	if (x->job.asked)
@@ -97,9 +100,10 @@ static void look(struct skv_job *j)
 }
 
 /*
- * A worker that answers with an error has left no file, or names it. One that does not answer may have renamed the
- * file already. Then another job looks at the folder and removes what is not known; until it ends this user can begin
- * no other import.
+ * After an import that may have left a file: begins a LOOK job, which removes files of the user's folder that are not
+ * in the list. A worker that answers with an error has left no file, or names the file in its answer; a worker that
+ * does not answer may have given the file its name already. Until the LOOK job ends, the user cannot begin another
+ * import.
  */
 static void look_for_rest(struct import *x, int error, const char *why)
 {
@@ -123,8 +127,8 @@ static void looked(struct import *x, int error)
 }
 
 /*
- * The file is complete, under the name that its header gives, which no parked sequence had. A sequence in memory may
- * have that name.
+ * Enters an imported file into the list. The file is complete and has the name that follows from its header. If a
+ * sequence in memory has the name of the imported one, or the quota has no room any more, the file is removed again.
  */
 static void imported(struct import *x, const struct skv_parked_header *h)
 {
@@ -138,7 +142,7 @@ static void imported(struct import *x, const struct skv_parked_header *h)
 	skv_wire_to_model(&m, &h->model);
 	if (skv_core_seq_exists(k->server->core, uid, &m, h->name))
 		r = -EEXIST;
-	else if (!skv_parking_quota_allows(k, uid, h->file_bytes, &left)) /* others were parked meanwhile */
+	else if (!skv_parking_quota_allows(k, uid, h->file_bytes, &left)) /* other sequences were parked meanwhile */
 		r = -EDQUOT;
 	x->reserved = NULL;
 	skv_parking_written(k, &x->job.m, file, h, NULL);

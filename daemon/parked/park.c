@@ -2,9 +2,10 @@
 /*
  * daemon/parked/park.c - parks a sequence: from memory to a file.
  *
- * The core first lists and checks the entries, since the sequence's user may still write to its tables. When the file
- * is complete, the sequence is freed, unless a client has attached it meanwhile; then the file is removed. The file
- * of a sealed prefix stays and is used the next time.
+ * The core first lists and checks the page table entries, since the sequence's user may still write to its page tables.
+ * When the file is complete, the sequence's memory is freed. If a client has attached the sequence meanwhile, the file
+ * is removed instead, except that of a sealed prefix: it never changes, and the prefix is parked without writing next
+ * time.
  */
 #include "daemon/parked/parking-priv.h"
 
@@ -27,10 +28,10 @@ struct park {
 	struct skv_job job;
 	struct skv_job_memory memory;
 	struct skv_parking *parking;
-	struct skv_parked *reserved; /* entry of the list for the file, until it is written; then NULL */
-	struct skv_parked *file;     /* that was written */
-	bool insisted; /* the removal of an earlier file of its name was requested */
-	bool again;    /* the disk was full, and a prefix is being removed from it */
+	struct skv_parked *reserved; /* list entry for the file; NULL once the file is written and in the list */
+	struct skv_parked *file;     /* list entry of the file that was written; NULL: none yet */
+	bool insisted; /* this job has begun to remove an earlier file of the same name */
+	bool again;    /* the disk was full: the file is written again when a sealed prefix is removed from the disk */
 };
 
 static struct park *park_of(struct skv_job *j)
@@ -53,8 +54,8 @@ static void moved(struct skv_job *j, int error, const char *why, const struct sk
 static const struct skv_job_kind kind = {SKV_JOBS_WRITE, turn, moved, free_park};
 
 /*
- * A sealed prefix that has a file needs no job: its memory is freed (*ret). False: it is not a prefix, or has no
- * file.
+ * Parks a sealed prefix that has a file already, without a job: frees its memory, with the result in *ret. Returns
+ * false if the sequence has no such file, or is not a sealed prefix.
  */
 static bool is_known(struct skv_parking *k, uint32_t seq, const struct skv_core_location *at, struct skv_job_ask *ask,
                      int *ret)
@@ -77,7 +78,7 @@ static int refuse_core(const struct skv_parking *k, int r, char why[SKV_TEXT_MAX
 	return r < 0 ? r : -EBUSY;
 }
 
-/* The job for the sequence at this location; -ENOMEM. */
+/* Creates the job that parks the sequence at this location. Returns 0 or -ENOMEM; *ret may be set even then. */
 static int begin(struct skv_parking *k, const struct skv_core_location *at, struct park **ret)
 {
 	struct park *p = calloc(1, sizeof(*p));
@@ -131,17 +132,17 @@ static void park_failed(struct park *p, int error, const char *why)
 	struct skv_server *s = p->parking->server;
 
 	skv_core_park_failed(s->core, p->memory.seq,
-	                     skv_now_ns()); /* a prefix is then dropped when its memory is needed */
+	                     skv_now_ns()); /* a sealed prefix is then dropped, not parked, when its memory is needed */
 	if (error != -ECANCELED && error != -EBUSY) {
 		skv_log_peer(LOG_WARNING, "sequence %s of model %s, uid %u, cannot be parked and stays in memory: %s",
 		             m->name, m->model.name, m->uid, why);
 		skv_count(s->counts, (uid_t)m->uid, SKV_COUNT_PARKING_FAILED, 1);
 	}
 	skv_job_end(&p->job, error, why, 0);
-	skv_lease_retry(s); /* requests that wait for its memory must wait for other memory, or fail */
+	skv_lease_retry(s); /* requests that wait for this sequence's memory must wait for other memory, or fail */
 }
 
-/* Upper bound of the file's size. */
+/* Returns an upper bound of the file's size: the size of the policy's state is not known yet. */
 static uint64_t file_bytes(const struct skv_disk_job *m)
 {
 	struct skv_parked_header h = {
@@ -159,7 +160,7 @@ static uint64_t file_bytes(const struct skv_disk_job *m)
 	return h.file_bytes;
 }
 
-/* Of a prefix: writes its keys and their tag to the list, behind the numbers of segments. -ENOSPC. */
+/* Writes a sealed prefix's block keys and their tag to the list, at m.keys_at. Returns 0 or -ENOSPC. */
 static int list_keys(struct park *p, const struct skv_block_key *keys)
 {
 	const struct skv_disk_job *m = &p->job.m;
@@ -175,8 +176,8 @@ static int list_keys(struct park *p, const struct skv_block_key *keys)
 }
 
 /*
- * All is listed: hands the job to the worker, if there is room. Negative errno, -EDQUOT with a text. 1: another turn
- * is needed.
+ * Hands a job whose entries are all listed to the worker, if the user's quota has room for the file. Returns 0, 1 if
+ * the job needs another turn, or a negative errno; -EDQUOT with a text.
  */
 static int write_file(struct park *p, char why[SKV_TEXT_MAX])
 {
@@ -194,7 +195,7 @@ static int write_file(struct park *p, char why[SKV_TEXT_MAX])
 		return r < 0 ? -EBUSY : r;
 	if (m->name[0] == '/' && skv_core_prefix_keys(k->server->core, p->memory.seq, &keys, &m->n_keys))
 		return -EBUSY;
-	m->keys_at = (m->n_entries + p->memory.n_segments) * sizeof(skv_pte); /* numbers of segments come first */
+	m->keys_at = (m->n_entries + p->memory.n_segments) * sizeof(skv_pte); /* after the numbers of segments */
 	m->max_bytes = file_bytes(m);
 	if (!skv_parking_quota_allows(k, m->uid, m->max_bytes, &left)) {
 		snprintf(why, SKV_TEXT_MAX,
@@ -213,8 +214,8 @@ static int write_file(struct park *p, char why[SKV_TEXT_MAX])
 }
 
 /*
- * All is listed: hands the job to the worker, once no file of its name, and none that makes room for it, is being
- * removed.
+ * Called when all entries of the sequence are listed: hands the job to the worker. But while a file of the same name,
+ * or a prefix whose removal makes room on a full disk, is being removed, the job waits.
  */
 static void park_listed(struct park *p)
 {
@@ -243,7 +244,7 @@ static void park_listed(struct park *p)
 	if (r == -EBUSY)
 		snprintf(why, sizeof(why), TAKEN);
 	else if (r == -EDQUOT && m->n_keys)
-		r = -ECANCELED; /* not reported: a prefix can be computed again */
+		r = -ECANCELED; /* an error that is not logged: a sealed prefix can be computed again */
 	else if (r < 0 && r != -EDQUOT)
 		snprintf(why, sizeof(why), "%s", strerror(-r));
 	if (r < 0)
@@ -265,7 +266,7 @@ static void turn(struct skv_job *j)
 	}
 }
 
-/* The file was written, or may have been: it is in the list. */
+/* Enters the file into the list: it was written, or may have been written by a worker that failed. */
 static void put_file(struct park *p, const struct skv_parked_header *h, struct skv_parked_keys *keys)
 {
 	p->file = p->reserved;
@@ -273,14 +274,14 @@ static void put_file(struct park *p, const struct skv_parked_header *h, struct s
 	skv_parking_written(p->parking, &p->job.m, p->file, h, keys);
 }
 
-/* The sequence is in memory: removes the file. */
+/* Removes the file that was written, since the sequence stays in memory. */
 static void remove_file(struct park *p)
 {
 	p->file->seq = p->memory.seq;
 	skv_parking_remove(p->parking, p->file);
 }
 
-/* The disk was full: a prefix is removed from it, and then the file is written again. False: that is not possible. */
+/* The disk was full: begins to remove a sealed prefix, after which the file is written again. False: there is none. */
 static bool writes_again(struct park *p)
 {
 	struct skv_parking *k = p->parking;
@@ -294,7 +295,7 @@ static bool writes_again(struct park *p)
 	return true;
 }
 
-/* The file is complete and listed: frees the sequence's memory. */
+/* Frees the memory of the sequence, whose file is complete and in the list. */
 static void leave_memory(struct park *p)
 {
 	const uid_t uid = (uid_t)p->job.m.uid;
@@ -320,7 +321,7 @@ static void leave_memory(struct park *p)
 	skv_job_end(&p->job, 0, "", p->file->bytes);
 }
 
-/* Of a sealed prefix: the keys of its file, as they were listed; the caller's. NULL: no memory. */
+/* Returns the block keys of a sealed prefix's file, read from the job's list; the caller owns them. NULL: no memory. */
 static struct skv_parked_keys *read_keys(const struct park *p)
 {
 	const size_t bytes = skv_parked_keys_bytes(p->job.m.n_keys);
@@ -332,13 +333,13 @@ static struct skv_parked_keys *read_keys(const struct park *p)
 	return NULL;
 }
 
-/* The file has been written, or writing failed. */
+/* Called when the worker has written the file, or has failed to. */
 static void moved(struct skv_job *j, int error, const char *why, const struct skv_disk_answer *answer)
 {
 	struct park *p = park_of(j);
 	struct skv_parked_keys *keys = NULL;
 
-	if (error && error != -EBUSY && !j->jobs->closed) { /* the file may have been renamed already */
+	if (error && error != -EBUSY && !j->jobs->closed) { /* the worker may have given the file its name already */
 		put_file(p, NULL, NULL);
 		remove_file(p);
 		if (error == -ENOSPC && writes_again(p))

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked/parked-files.c - files of parked sequences: removal and quotas.
+ * daemon/parked/parked-files.c - files of parked sequences and sealed prefixes: removal and quotas.
  *
- * A sealed prefix on disk can be computed again, a parked sequence cannot. So prefixes get what sequences leave of
- * the user's quota and of the disk: the quota check of a sequence does not count prefixes, and the least recently
- * used ones are evicted for it.
+ * A sealed prefix on disk can be computed again, a parked sequence cannot. So sequences take precedence in the user's
+ * quota and on the disk: the quota check of a sequence does not count prefixes, and the least recently used prefixes
+ * are removed to make room for the sequence's file.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -40,8 +40,8 @@ void skv_parking_forget(struct skv_parking *k, struct skv_parked *p)
 }
 
 /*
- * A missing folder counts as a removed file. When the workers are closed, skv_parking_remove_rest() removes what is
- * left.
+ * Called when the worker has removed the file, or has failed to. A missing folder counts as a removed file. A removal
+ * that fails because the workers are closed is left to skv_parking_remove_rest().
  */
 static void removed(struct skv_worker_job *work, int error, const char *why, const void *answer)
 {
@@ -83,7 +83,10 @@ static void begin_removal(struct skv_parking *k, struct skv_parked *p)
 	skv_worker_submit(k->jobs->workers[SKV_JOBS_REMOVE], &x->work);
 }
 
-/* The file is forgotten only once it is gone: the next daemon would take a remaining file for a parked sequence. */
+/*
+ * The list entry stays until the file is gone, so that a removal that fails is retried: the next daemon would take a
+ * file that remains for a parked sequence.
+ */
 void skv_parking_remove(struct skv_parking *k, struct skv_parked *p)
 {
 	skv_files_set_going(p, true);
@@ -110,8 +113,8 @@ void skv_parking_remove_rest(struct skv_parking *k)
 }
 
 /*
- * A sequence that is also in memory counts there: its file is removed before the sequence can be dropped. A sealed
- * prefix never changes, and may be in both.
+ * If a sequence is in memory and in a file, the memory is authoritative, and the file must be gone before the sequence
+ * can be dropped. A sealed prefix never changes, so it may be in both.
  */
 void skv_parking_remove_known(struct skv_parking *k)
 {
@@ -148,8 +151,9 @@ void skv_parking_written(struct skv_parking *k, const struct skv_disk_job *m, st
 /* ---- quotas ---------------------------------------------------------------------------------- */
 
 /*
- * Files and bytes of the user's sequences, or of its prefixes, including those that are being written. The size of
- * imports is not known.
+ * Returns number and bytes of the files of the user's sequences, or of its sealed prefixes. Files that are being
+ * written by PARK jobs count with their maximum size. Imports do not count until they are complete: their size is not
+ * known.
  */
 static void sum(const struct skv_parking *k, uint32_t uid, bool prefixes, uint64_t *ret_files, uint64_t *ret_bytes)
 {
@@ -173,7 +177,7 @@ bool skv_parking_quota_allows(struct skv_parking *k, uint32_t uid, uint64_t more
 	return more <= *ret_left;
 }
 
-/* The least recently used prefix, of a user or (UINT32_MAX) of all, that is not being read. */
+/* Returns the least recently used sealed prefix, of a user or of all (UINT32_MAX), that no job reads; or NULL. */
 static struct skv_parked *oldest_prefix(const struct skv_parking *k, uint32_t uid)
 {
 	struct skv_parked *found = NULL;

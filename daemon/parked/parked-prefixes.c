@@ -2,11 +2,12 @@
 /*
  * daemon/parked/parked-prefixes.c - the sealed prefixes among the files of parked sequences.
  *
- * Prefixes on disk are found by their blocks, like those in memory. Their files contain the keys, with a tag that
- * proves that these follow from the secret; files of another secret are removed. So are files whose keys do not fit
- * into the user's quota of host memory.
+ * Prefixes on disk are found by the keys of their blocks, like prefixes in memory. A prefix's file contains the block
+ * keys, with a tag that proves that they were made with the daemon's secret. A file is removed if its keys were made
+ * with another secret, or do not fit into the user's quota of host memory.
  *
- * Reading a prefix leaves its file in place: a prefix never changes, so its memory can be freed later without writing.
+ * A prefix's file stays when it has been read: a prefix never changes, so its memory can be freed later without
+ * writing.
  */
 #include "daemon/parked/parking-priv.h"
 
@@ -14,7 +15,7 @@
 #include <string.h>
 #include "daemon/core/memory/pins.h"
 
-/* Do its keys belong to it and to this secret? */
+/* Returns whether the prefix's name and block keys match, and the keys were made with this daemon's secret. */
 static bool is_ours(const struct skv_parking *k, const struct skv_parked *p)
 {
 	uint8_t tag[SKV_PARKED_TAG];
@@ -56,14 +57,14 @@ unsigned skv_parking_index_prefixes(struct skv_server *s, unsigned *ret_gone)
 	return n;
 }
 
-/* Files of one user and model. */
+/* Restricts a search of the index to files of one user and model. */
 struct owners {
-	struct skv_block_owners base; /* first */
+	struct skv_block_owners base; /* the first member, so that keys_of() gets a pointer to this struct */
 	const struct skv_model *model;
 	uint32_t uid;
 };
 
-/* NULL: the file is being removed, or has K and V of another user or model. */
+/* Returns the block keys of a file. NULL: the file is being removed, or belongs to another user or model. */
 static const struct skv_block_key *keys_of(const struct skv_block_owners *owners, uintptr_t owner, uint32_t *ret_n)
 {
 	const struct owners *x = (const void *)owners;
@@ -87,8 +88,8 @@ static bool is_smaller(const struct skv_block_owners *owners, uintptr_t owner, u
 }
 
 /*
- * The prefix on disk that has the most of these n blocks, at least `least` (1 or more); the smallest file of those
- * with equally many. NULL: none.
+ * Returns the prefix on disk that shares the most of its first blocks with these n keys, at least `least` (1 or more);
+ * of several with equally many, that with the smallest file. NULL: there is none.
  */
 static struct skv_parked *find(const struct skv_parking *k, uint32_t uid, const struct skv_model *m,
                                const struct skv_block_key *keys, uint32_t n, uint32_t least)

@@ -5,7 +5,7 @@
 #include "daemon/core/operations/views.h"
 #include "daemon/parked/parking-priv.h"
 
-#define FILE_UNITS 20u /* for one that is skipped */
+#define FILE_UNITS 20u /* work units of a file that gets no row */
 
 json_t *skv_parking_status(const struct skv_server *s, bool all, uid_t uid, const uint64_t *n)
 {
@@ -30,7 +30,7 @@ json_t *skv_parking_status(const struct skv_server *s, bool all, uid_t uid, cons
 	                 (double)n[SKV_COUNT_RESUME_MAX_NS] / 1e6);
 }
 
-/* Is it a sealed prefix that is in memory, too? Then the core lists it. */
+/* Returns whether the sealed prefix of this file is in memory, too; then the core reports it as a sequence. */
 static bool is_listed(const struct skv_server *s, const struct skv_parked *p)
 {
 	return skv_core_prefix_exists(s->core, (uid_t)p->uid, &p->model, p->keys->key, p->n_keys);

@@ -1,10 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked/parking-request.c - requests to park and resume sequences, of sparsekvctl and of clients that attach
- * one.
+ * daemon/parked/parking-request.c - requests that park, resume, export, import, attach or drop parked sequences.
  *
- * A user may name its own sequences, an operator those of any user. The reply is sent when all jobs of the request
- * have ended.
+ * A user may name its own sequences in a request; an operator may name those of any user. The reply is sent when all
+ * jobs of the request have ended.
  */
 #include "daemon/parked/parking-priv.h"
 
@@ -51,7 +50,7 @@ static void tell(struct skv_job_ask *ask)
 }
 
 /*
- * Creates a request that counts as one job itself until asked() is called for it. NULL: an error was sent.
+ * Creates a request, which counts as one of its own jobs until asked() is called for it. NULL: an error was sent.
  */
 static struct skv_job_ask *ask_new(struct skv_conn *conn, const struct skv_msg_header *h, const char *name)
 {
@@ -68,11 +67,11 @@ static struct skv_job_ask *ask_new(struct skv_conn *conn, const struct skv_msg_h
 	return &r->ask;
 }
 
-/* All jobs that could be begun were begun. */
+/* Called when all jobs of the request are begun; `error` and `why` say why no more could be. */
 static void asked(struct skv_job_ask *ask, int error, const char *why)
 {
 	if (error == 0)
-		ask->done--; /* the request itself is no job */
+		ask->done--; /* the request counted as a job, but parks or resumes no sequence itself */
 	skv_job_answer(ask, error, why, 0);
 }
 
@@ -87,7 +86,7 @@ int skv_parking_unread(struct skv_server *s, uid_t uid, const char *name, char w
 	return r;
 }
 
-/* Neither the core nor the list of files has the sequence. */
+/* Returns the error, with a text, for a sequence that is neither in memory nor in the list of files. */
 static int not_there(struct skv_parking *k, const struct skv_msg_seq_of *m, const char *text, char why[SKV_TEXT_MAX])
 {
 	int r = skv_parking_unread(k->server, (uid_t)m->uid, m->name, why);
@@ -166,7 +165,7 @@ static void resume(struct skv_parking *k, struct skv_conn *conn, const struct sk
 	asked(ask, r, why);
 }
 
-/* Exports a parked sequence into a pipe; the client gets the read end. */
+/* Begins to export a parked sequence into a pipe, and sends the pipe's read end to the client. */
 static void export_one(struct skv_parking *k, struct skv_conn *conn, const struct skv_msg_header *h,
                        const struct skv_msg_seq_of *m)
 {
@@ -302,8 +301,8 @@ void skv_parking_attached(struct skv_server *s, uid_t uid, bool read)
 /* ---- dropping sequences ------------------------------------------------------------------------ */
 
 /*
- * Is there a file of that name, of this sequence or (0) of any, or may there be one soon? Cancels the job that writes
- * it.
+ * Returns whether a file of this name, of the sequence `seq` or of any (0), is being removed or written. A job that
+ * writes such a file is canceled.
  */
 static bool has_file(struct skv_parking *k, uid_t uid, const char *model, const char *name, uint32_t seq)
 {
@@ -319,7 +318,7 @@ static bool has_file(struct skv_parking *k, uid_t uid, const char *model, const 
 	return false;
 }
 
-/* The same for the sequence that the request names. */
+/* Returns has_file() for the sequence, or the name, that a SEQ_DROP or SEQ_DROP_NAME request drops. */
 static bool may_come_back(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h,
                           const void *body)
 {
@@ -363,7 +362,7 @@ unsigned skv_parking_drop(struct skv_server *s, uid_t uid, const char *model, co
 	unsigned n = 0;
 
 	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name))) {
-		if (!p->leaving) /* else a removal is under way already */
+		if (!p->leaving) /* otherwise a removal of the file is running already */
 			skv_parking_remove(s->parking, p);
 		n++;
 	}
@@ -377,7 +376,7 @@ bool skv_parking_undo_drop(struct skv_server *s, uid_t uid, const char *model, c
 
 	while (s->parking && (p = skv_files_next(&s->parking->files, p, (uint32_t)uid, model, name))) {
 		stays |= p->going && !p->leaving;
-		/* an outdated file, of a sequence that was in memory and is dropped, still goes */
+		/* a file that is only a copy of a sequence that was in memory (p->seq) must still be removed */
 		skv_files_set_going(p, p->leaving || (p->going && p->seq));
 	}
 	return stays;

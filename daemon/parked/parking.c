@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked/parking.c - sequences are parked on disk and resumed: one job each, whose bytes a worker process moves
- * (disk/job.h).
+ * daemon/parked/parking.c - parks sequences in files and resumes them. Parking or resuming a sequence takes one job,
+ * whose bytes a disk worker process moves (disk/job.h).
  *
- *   park     list what the sequence names (core) → worker writes the file → free the sequence's memory (core)
- *   resume   an anonymous sequence and pages for it (core) → worker reads the file → name the sequence (core) →
- *            remove the file
+ *   park     list the sequence's page table entries (core) → worker writes the file → free the sequence's memory (core)
+ *   resume   create a sequence without a name, and take pages for it (core) → worker reads the file → give the sequence
+ *            its name (core) → remove the file
  *
- * At any instant a sequence is whole in memory, in a file, or in both. If it is in both, memory counts: a daemon that
- * starts removes the file. Workers get their jobs through the ring, so a file is removed only after the commit that
- * has the sequence in memory.
+ * At any instant a sequence is complete in memory, in a file, or in both. If a sequence is in both, its memory is
+ * authoritative: a daemon that starts removes the file. Workers get their jobs through the io_uring of the daemon's
+ * loop, so a file is removed only after the state that has its sequence in memory is committed.
  *
- * A sequence that is being written can be attached at once; its file is then removed. Only dropping a sequence waits
- * until its file is removed and none can be written any more (parking-request.c): the next daemon would take a file
- * for the sequence.
+ * A client can attach a sequence that is being written to a file; the file is then removed. Only a request to drop the
+ * sequence waits until the file is removed and no worker can write another one (parking-request.c): if the daemon ended
+ * before, the next daemon would take the file for a parked sequence.
  */
 #include "daemon/parked/parking-priv.h"
 
@@ -65,7 +65,7 @@ bool skv_parking_has_work(const struct skv_server *s)
 	return k && !k->jobs->closed && (k->jobs->settled || k->trying.first || skv_core_has_park(s->core));
 }
 
-/* One request, and one parking that begins, however many are due. */
+/* Carries out one request that was put off, and begins to park one sequence, however many are due. */
 void skv_parking_work(struct skv_server *s)
 {
 	struct skv_parking *k = s->parking;
@@ -83,9 +83,9 @@ void skv_parking_work(struct skv_server *s)
 /* ---- once a second --------------------------------------------------------------------------- */
 
 /*
- * Returns how long the file was not used, by the monotonic clock. The age at which this daemon found it is known only
- * from the real-time clock, which may be or may have been wrong. So a file is never found too old to stay for another
- * hour, or for a quarter of `ttl_ns` if that is less.
+ * Returns how long the file was not used, by the monotonic clock. When this function first sees a file that an earlier
+ * daemon wrote, its age is known only from the real-time clock, which may be wrong, or may have been wrong when the
+ * file was written. So such a file stays for at least one more hour, or a quarter of `ttl_ns` if that is less.
  */
 static uint64_t age_of(struct skv_parked *p, uint64_t ttl_ns)
 {
@@ -101,7 +101,10 @@ static uint64_t age_of(struct skv_parked *p, uint64_t ttl_ns)
 	return p->age_ns + (now_ns - p->since_ns);
 }
 
-/* Expires files, and retries removals that failed: up to FILES_A_TICK files, from where the last tick ended. */
+/*
+ * Begins to remove files that were not used for `ttl`, and files whose removal has failed. Each tick checks up to
+ * FILES_A_TICK files, beginning after the file that the tick before ended with.
+ */
 static void age_files(struct skv_parking *k, uint64_t ttl)
 {
 	const struct skv_files *f = &k->files;
@@ -126,7 +129,7 @@ void skv_parking_tick(struct skv_server *s)
 	if (!k)
 		return;
 	skv_parking_end_exports(k);
-	k->jobs->settled = true; /* so that a lost event only delays what waits */
+	k->jobs->settled = true; /* jobs and requests that wait for others are tried each second, also without event */
 	age_files(k, s->config.sequence_ttl);
 }
 

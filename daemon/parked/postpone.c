@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked/postpone.c - requests that are put off until a job of parking has ended or a file was removed. Then
- * they are carried out as if they had just arrived. Users take turns, one request per turn of the loop. No request of
- * the connection is received meanwhile.
+ * daemon/parked/postpone.c - puts requests off until a job of a disk worker has ended or a parked file was removed.
+ *
+ * A request that was put off is later carried out as if it had just arrived. Each turn of the loop carries out one such
+ * request, and users take turns. While a request is put off, no other request of its connection is received.
  */
 #include "daemon/parked/parking-priv.h"
 
@@ -56,7 +57,7 @@ void skv_parking_try_again(struct skv_parking *k)
 
 	if (x && x->request.conn)
 		x->again(k->server, x->request.conn, &x->request.header, &x->body,
-		         NULL); /* this may put it off once more */
+		         NULL); /* this may put the request off once more */
 	forget(x);
 }
 

@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/parked/rescan.c - a worker looks at files whose state is not known: after a reload those that the disk could
- * not deliver, and those that an import may have left whose worker did not answer.
+ * daemon/parked/rescan.c - LOOK jobs: a disk worker reads headers of parked files whose state the daemon does not know.
  *
- * An import that is under way may create a file of a name that is not known yet, so results of a look are ignored
- * while one runs.
+ * After a reload of the settings, these are the files that the disk could not read before. The functions also serve
+ * import.c, whose worker may have left a file if it did not answer.
+ *
+ * An import that is running may create a file whose name the daemon does not know yet. So the results of a LOOK job
+ * after a reload are ignored while an import runs, and the files are read again later.
  */
 #include "daemon/parked/parking-priv.h"
 
@@ -19,7 +21,7 @@
 struct look {
 	struct skv_job job;
 	struct skv_parking *parking;
-	int found; /* memfd for what the worker finds, or -1 */
+	int found; /* memfd for the worker's results; -1: none yet */
 };
 
 static struct look *look_of(struct skv_job *j)
@@ -37,7 +39,7 @@ static void moved(struct skv_job *j, int error, const char *why, const struct sk
 
 static const struct skv_job_kind kind = {SKV_JOBS_READ, NULL, moved, free_look};
 
-/* Reads the keys at *at and advances *at. 0, or -ENOMEM. */
+/* Reads n block keys at offset *at of the results, and advances *at. *ret is NULL if n is 0. Returns 0 or -ENOMEM. */
 static int read_keys(int found, uint32_t n, off_t *at, struct skv_parked_keys **ret)
 {
 	const size_t bytes = skv_parked_keys_bytes(n);
@@ -51,7 +53,7 @@ static int read_keys(int found, uint32_t n, off_t *at, struct skv_parked_keys **
 	return 0;
 }
 
-/* A file of this name exists or is being written: it was in memory, and is parked again. */
+/* Returns whether the found file is in the list, or is being written by a job that parks the sequence. */
 static bool is_known(const struct skv_parking *k, uint32_t uid, const struct skv_files_found *found)
 {
 	const struct skv_job *j = NULL;

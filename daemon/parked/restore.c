@@ -2,10 +2,10 @@
 /*
  * daemon/parked/restore.c - resumes a parked sequence: from a file to memory.
  *
- * Its pages are taken as for a client, and may have to be waited for while others are parked. A damaged file stays,
- * and its name is taken, until the sequence is dropped: nothing is thrown away that might be of use. The damaged file
- * of a sealed prefix is removed, since its tokens can be computed again; an intact one stays, since a prefix never
- * changes.
+ * Pages for the sequence are taken as for a client; the job may have to wait until other sequences are parked. A file
+ * that turns out to be damaged stays until a client drops the sequence, and until then no other sequence can have its
+ * name: the file may still be of use. The damaged file of a sealed prefix is removed, since the prefix can be computed
+ * again. After a successful resume the file of a sequence is removed; that of a prefix stays, since it never changes.
  */
 #include "daemon/parked/parking-priv.h"
 
@@ -24,7 +24,7 @@ struct resume {
 	struct skv_job job;
 	struct skv_job_memory memory;
 	struct skv_parking *parking;
-	struct skv_parked *file; /* busy; NULL: not yet */
+	struct skv_parked *file; /* list entry of the file, marked as busy; NULL: the job is not begun yet */
 	uint64_t begun_ns;
 };
 
@@ -102,7 +102,7 @@ static void resume_failed(struct resume *x, int error, const char *why)
 		         error == -ENOENT ? "gone" : "damaged", why);
 		skv_count(s->counts, (uid_t)m->uid, SKV_COUNT_DAMAGED, 1);
 		skv_parking_remove(k, x->file);
-	} else if (error == -ENOENT) { /* a mount may bring the file back, so the error is not -ENOENT */
+	} else if (error == -ENOENT) { /* the disk may just not be mounted: a client must not see "no such sequence" */
 		snprintf(text, sizeof(text),
 		         "sequence '%s' is parked, but its file %s is gone: restore the file, mount its disk, or drop "
 		         "the sequence",
@@ -142,13 +142,13 @@ void skv_parking_give_up_prefixes(struct skv_server *s,
 		if (j->kind == &kind && j->state == SKV_JOB_MEMORY && skv_parked_is_prefix(resume_of(j)->file) &&
 		    !j->asked && !is_awaited(s, (uid_t)j->m.uid, j->m.name)) {
 			resume_failed(resume_of(j), -ECANCELED, "no request waits for it any more");
-			j = s->jobs->all; /* other jobs may have ended as well */
+			j = s->jobs->all; /* from the start, since other jobs may have ended as well */
 		} else {
 			j = j->next;
 		}
 }
 
-/* Everything was read: names the sequence, or seals the prefix. 0, or negative errno with a text. */
+/* Gives the sequence that was read its name, or seals the prefix. Returns 0, or a negative errno with a text. */
 static int finish(struct resume *x, const char **ret_why)
 {
 	struct skv_core *core = x->parking->server->core;
@@ -156,7 +156,7 @@ static int finish(struct resume *x, const char **ret_why)
 	int r = skv_parked_is_prefix(p) ? skv_core_prefix_restored(core, x->memory.seq, NULL, p->keys->key, p->n_keys)
 	                                : skv_core_restore_done(core, x->memory.seq, x->job.m.name);
 
-	if (r == SKV_CORE_E_EXIST && skv_parked_is_prefix(p)) /* it was computed and sealed again meanwhile */
+	if (r == SKV_CORE_E_EXIST && skv_parked_is_prefix(p)) /* a client has sealed the same prefix meanwhile */
 		return -ECANCELED;
 	*ret_why = r < 0 ? strerror(-r) : skv_core_why(core);
 	if (r < 0)

@@ -2,8 +2,9 @@
 /*
  * daemon/plugin/probe-main.c - sparsekv-probe, the program that tries a plugin. See probe.h.
  *
- * It may die anywhere, so it records each stage before it begins it. It ends with _exit(2): destructors and exit
- * handlers of a plugin do not run, because failures in them could not be reported.
+ * The plugin may make the program die anywhere, so the program writes the name of each stage to the report before the
+ * stage begins. It ends with _exit(2), so that destructors and exit handlers of the plugin do not run, because failures
+ * in them could not be reported.
  */
 #include <config.h>
 #include <errno.h>
@@ -24,7 +25,7 @@
 #include "daemon/plugin/sandbox.h"
 #include "daemon/sys/json.h"
 
-/* A model of a common shape, to rehearse policies before any engine connects. */
+/* A model of a common shape, with which policies are rehearsed before any engine has connected. */
 static const struct skv_model made_up = {
 	.size = sizeof(made_up),
 	.n_layers = 32,
@@ -60,7 +61,9 @@ static int refuse(int error, const char *text)
 
 #define WORD(table, i) ((i) < sizeof(table) / sizeof(*(table)) ? (table)[i] : "?")
 
-/* A choice has its words in place of a default; the first word is the default. */
+/*
+ * Describes a parameter in JSON. The `def` field of a choice is the list of its words; the first word is the default.
+ */
 static json_t *describe_param(const struct skv_param *q)
 {
 	static const char *const types[] = {"?", "budget", "uint", "float", "bool", "layers", "choice", "profile"};
@@ -143,7 +146,8 @@ static int probe(const char *version, unsigned seconds)
 		return refuse(-r, text);
 	stage("its hooks, with defaults and a made-up model");
 	r = skv_policy_rehearse(p, NULL, &made_up, text, sizeof(text));
-	if (r == -EINVAL) /* it needs a parameter without a default: it is rehearsed when it is used */
+	/* the policy has a parameter without a default, and is rehearsed when a spec gives its value */
+	if (r == -EINVAL)
 		snprintf(not_rehearsed, sizeof(not_rehearsed), "%s", text);
 	else if (r < 0)
 		return refuse(-r, text);
@@ -160,7 +164,7 @@ int main(int argc, char **argv)
 		fputs("sparsekv-probe: sparsekvd runs this program to try a policy file; it has no use of its own\n", stderr);
 		return EXIT_FAILURE;
 	}
-	skv_process_conceal(); /* it sees the names of users' models */
-	(void)setpriority(PRIO_PROCESS, 0, 0); /* the daemon may have raised its own priority */
+	skv_process_conceal(); /* the cases have names of users' models */
+	(void)setpriority(PRIO_PROCESS, 0, 0); /* gives up the priority of the daemon, which may have been raised */
 	_exit(probe(argv[1], (unsigned)strtoul(argv[2], NULL, 10)));
 }

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/plugin/probe.c - the daemon's side of a probe. See probe.h.
+ * daemon/plugin/probe.c - starts probes of plugins and reads their reports, in the daemon. See probe.h.
  *
- * A probe runs two operations, a poll of the child's pidfd and a timer; it ends when both have ended. The child is
- * always reaped: it has ended by itself or was killed.
+ * A probe has two operations in the loop, a poll of the child's pidfd and a timer, and ends when both have ended. The
+ * child, whether it ended by itself or was killed, is always reaped.
  */
 #include <config.h>
 #include <errno.h>
@@ -37,7 +37,7 @@ static bool read_at(int fd, void *to, size_t bytes, off_t at)
 	return pread(fd, to, bytes, at) == (ssize_t)bytes;
 }
 
-/* The last line that the child printed; "": none. */
+/* Gets the last line that the child printed to standard output or error; "" if it printed nothing. */
 static void last_words(int fd, char *to, size_t len)
 {
 	char text[2048];
@@ -58,14 +58,17 @@ static void last_words(int fd, char *to, size_t len)
 			*p = '?';
 }
 
-/* NULL: no valid answer; or (*ret_starved) the daemon lacks memory for it. */
+/*
+ * Reads the child's answer. Returns NULL if there is no valid answer, or (*ret_starved) if the daemon has no memory for
+ * it.
+ */
 static json_t *read_answer(int fd, bool *ret_starved)
 {
 	char *text = malloc(SKV_PROBE_REPORT_MAX);
 	ssize_t n = text ? pread(fd, text, SKV_PROBE_REPORT_MAX, SKV_PROBE_ANSWER_AT) : -1;
 	json_t *answer;
 
-	errno = 0; /* Jansson does not report every lack of memory by a code of its own */
+	errno = 0; /* ENOMEM in errno tells a lack of memory, for which Jansson does not always have an error code */
 	answer = n > 0 ? json_loadb(text, (size_t)n, JSON_DISABLE_EOF_CHECK, NULL) : NULL;
 	*ret_starved = !text || (n > 0 && !answer && errno == ENOMEM);
 	free(text);
@@ -118,7 +121,8 @@ static void report(struct skv_probe *p)
 			snprintf(text, sizeof(text), "out of memory while reading the answer of the probe");
 	} else if ((error = json_string_value(json_object_get(answer, "error")))) {
 		result.error = (int)json_integer_value(json_object_get(answer, "errno"));
-		if (result.error <= 0 || skv_is_shortage(-result.error)) /* a shortage there is the plugin's fault */
+		/* an error that the child reports as a shortage is the plugin's fault */
+		if (result.error <= 0 || skv_is_shortage(-result.error))
 			result.error = EBADMSG;
 		snprintf(text, sizeof(text), "%s", error);
 	} else {
@@ -143,7 +147,7 @@ static void on_exit_of_child(struct skv_op *op, int res)
 	struct skv_probe *p = SKV_OP_OWNER(op, struct skv_probe, exit_op);
 
 	if (res < 0) {
-		/* the loop is being drained, or cannot watch: kill the child */
+		/* the loop is being drained, or the poll failed: kill the child */
 		p->cancelled = true;
 		(void)pidfd_send_signal(p->pidfd, SIGKILL, NULL, 0);
 	}
@@ -164,7 +168,7 @@ static void on_timer(struct skv_op *op, int res)
 	finish_when_idle(p);
 }
 
-/* Starts sparsekv-probe with the plugin to try and at most two environment variables. */
+/* Starts sparsekv-probe with the three descriptors and at most two environment variables. */
 static int spawn(const char *probe, const int fds[3], unsigned seconds, int *ret_pidfd)
 {
 	char arg[16];
@@ -175,7 +179,7 @@ static int spawn(const char *probe, const int fds[3], unsigned seconds, int *ret
 	_Static_assert(SKV_PROBE_PLUGIN_FD == SKV_CHILD_FIRST_FD, "the plugin comes first");
 	for (char **e = environ; *e; e++)
 		if (!strncmp(*e, "LD_LIBRARY_PATH=", 16))
-			envp[1] = *e; /* the probe needs the daemon's own library path */
+			envp[1] = *e; /* the probe finds its libraries where the daemon finds them */
 	snprintf(arg, sizeof(arg), "%u", seconds);
 	return skv_child_start(probe, argv, envp, fds, 3, fds[2], &pid, ret_pidfd);
 }

@@ -2,7 +2,8 @@
 /*
  * daemon/plugin/registry.c - see registry.h.
  *
- * What waits for a probe keeps ids instead of pointers: its file may be replaced and freed meanwhile.
+ * A probe that is in progress identifies a plugin of the registry by its id instead of a pointer, since the plugin may
+ * be replaced and freed meanwhile.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -17,16 +18,16 @@
 
 struct skv_registry {
 	struct skv_loop *loop;
-	char *probe; /* path of the program that tries files */
+	char *probe; /* path of the program sparsekv-probe */
 	const struct skv_registry_ops *ops;
 	void *ctx;
 	uint32_t max_files;
 	uint64_t timeout_ns;
-	bool warned; /* a warning about an incomplete sandbox was logged */
-	struct skv_plugin *plugins; /* by id, the latest last */
+	bool warned; /* the warning that the kernel lacks features of the sandbox was logged */
+	struct skv_plugin *plugins; /* list of plugins in the order of their ids */
 };
 
-/* A probe under way: of a file to be added (fd >= 0), or of a registered plugin (id). */
+/* A probe that is in progress: of a new plugin in `fd`, or (fd -1) of the plugin `id` of the registry. */
 struct job {
 	struct skv_registry *reg;
 	skv_registry_fn done;
@@ -239,7 +240,10 @@ static struct job *job_new(struct skv_registry *reg, int fd, uint32_t id, const 
 	return job;
 }
 
-/* Probes the file in `memfd` (consumed) and adds it. 0: done() will be called; else a positive errno with a text. */
+/*
+ * Begins to probe a new plugin in `memfd` (consumed). Returns 0 if done() will be called; or a positive errno with a
+ * text.
+ */
 static int begin(struct skv_registry *reg, int memfd, const char *file, uint32_t scan, skv_registry_fn done, void *ctx,
                  char *text, size_t len)
 {
@@ -278,7 +282,7 @@ void skv_registry_load(struct skv_registry *reg, int fd, const char *file, skv_r
 	int memfd, r = EINVAL;
 	struct stat st;
 
-	/* any other file could block the daemon, or change after the probe */
+	/* a file that is not a sealed memfd could block the daemon, or change after the probe */
 	if (!skv_fd_is_sealed(fd) || fstat(fd, &st) < 0 || st.st_size <= 0 || st.st_size > SKV_PLUGIN_BYTES_MAX) {
 		snprintf(text, sizeof(text), "expected a plugin as a sealed memfd of 1 byte to %u MiB",
 		         SKV_PLUGIN_BYTES_MAX >> 20);

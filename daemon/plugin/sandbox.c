@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/plugin/sandbox.c - see sandbox.h. */
+/* daemon/plugin/sandbox.c - confines the process that probes a plugin; see sandbox.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
@@ -44,7 +44,7 @@ static int drop_capabilities(void)
 	return 0;
 }
 
-/* ---- Landlock, by system call: C libraries have no functions for it ---- */
+/* ---- Landlock, whose system calls have no functions in C libraries ---- */
 
 struct landlock_ruleset {
 	uint64_t fs, net, scoped;
@@ -56,14 +56,17 @@ struct landlock_beneath {
 enum { LANDLOCK_VERSION = 1, LANDLOCK_BENEATH = 1 };
 enum { LANDLOCK_EXECUTE = 1u << 0, LANDLOCK_READ_FILE = 1u << 2, LANDLOCK_READ_DIR = 1u << 3 };
 
-/* All rights that this version of Landlock can restrict, and the size of its struct. */
+/*
+ * Sets *ret to all rights that this version of Landlock can restrict. Returns the bytes of struct landlock_ruleset that
+ * the version has.
+ */
 static size_t everything(int version, struct landlock_ruleset *ret)
 {
 	static const unsigned fs_rights[] = {0, 13, 14, 15, 15, 16};
 
 	ret->fs = (UINT64_C(1) << fs_rights[version < 5 ? version : 5]) - 1;
-	ret->net = version >= 4 ? 3 : 0;    /* bind, connect */
-	ret->scoped = version >= 6 ? 3 : 0; /* abstract sockets, signals */
+	ret->net = version >= 4 ? 3 : 0;    /* bits for bind and connect of TCP sockets */
+	ret->scoped = version >= 6 ? 3 : 0; /* bits for abstract sockets and signals */
 	return version >= 6 ? sizeof(*ret) : version >= 4 ? 2 * sizeof(uint64_t) : sizeof(uint64_t);
 }
 
@@ -80,7 +83,9 @@ static void allow_beneath(int ruleset, const char *path, bool folder)
 	(void)syscall(SYS_landlock_add_rule, ruleset, LANDLOCK_BENEATH, &rule, 0);
 }
 
-/* A plugin's libraries may be where the libraries of this program are. */
+/*
+ * Allows reading the folder of a library that this program has loaded, since libraries of the plugin may be there, too.
+ */
 static int allow_folder_of(struct dl_phdr_info *info, size_t size, void *ruleset)
 {
 	const char *slash = strrchr(info->dlpi_name, '/');
@@ -129,7 +134,7 @@ static int enter_landlock(void)
 
 /* ---- seccomp ---- */
 
-/* Allowed with any arguments: they affect only this process and its files. */
+/* System calls that are allowed with any arguments, because they affect only this process and its files. */
 static const int calls[] = {
 	SCMP_SYS(read), SCMP_SYS(pread64), SCMP_SYS(readv), SCMP_SYS(write), SCMP_SYS(pwrite64), SCMP_SYS(writev),
 	SCMP_SYS(lseek), SCMP_SYS(close), SCMP_SYS(fstat), SCMP_SYS(newfstatat), SCMP_SYS(readlink),
@@ -143,7 +148,10 @@ static const int calls[] = {
 	SCMP_SYS(rseq), SCMP_SYS(exit), SCMP_SYS(exit_group),
 };
 
-/* Allowed with these arguments only: open files for reading, query limits, signal itself, query a terminal. */
+/*
+ * Allows four system calls with certain arguments only: to open files for reading, query limits, send a signal to the
+ * process itself, and query a terminal.
+ */
 static int allow_some(scmp_filter_ctx filter)
 {
 	const unsigned writing = O_ACCMODE | O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY);
@@ -187,7 +195,7 @@ int skv_sandbox_enter(unsigned cpu_seconds, size_t file_bytes, char *lacks, size
 		r = limit(RLIMIT_NOFILE, 64);
 	if (r == 0)
 		r = limit(RLIMIT_NPROC, 0);
-#ifndef SKV_SANITIZER /* AddressSanitizer reserves terabytes */
+#ifndef SKV_SANITIZER /* not under AddressSanitizer, which reserves terabytes of addresses */
 	if (r == 0)
 		r = limit(RLIMIT_AS, (rlim_t)1 << 30);
 #endif
@@ -198,7 +206,7 @@ int skv_sandbox_enter(unsigned cpu_seconds, size_t file_bytes, char *lacks, size
 	r = enter_landlock();
 	if (r < 0)
 		lack(lacks, len, "Landlock", -r);
-	r = enter_seccomp(); /* last, because it forbids the system calls used above */
+	r = enter_seccomp(); /* seccomp comes last, because it forbids the system calls that the steps above use */
 	if (r < 0)
 		lack(lacks, len, "seccomp", -r);
 	return 0;

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/plugin/scan.c - policy directories.
+ * daemon/plugin/scan.c - scans the policy directories for plugins.
  *
- * One file is probed at a time. A file counts as unchanged while device, inode, size and time of change are the same;
- * so a reload loads what was installed since, and does not undo what an operator loaded.
+ * One file is probed at a time. A file counts as unchanged while its device, inode, size and time of modification are
+ * the same. So a reload loads files that were installed since the last scan, and does not replace a plugin that an
+ * operator has loaded.
  *
- * If the daemon lacks memory or descriptors, the scan waits and continues where it was: a policy is refused only for
- * its own faults.
+ * If the daemon has no memory or descriptors left, the scan waits and then continues where it was, so that a policy is
+ * refused only for its own faults.
  */
 #include <dirent.h>
 #include <errno.h>
@@ -31,7 +32,7 @@ struct skv_scan {
 	uint32_t number;
 	struct seen *seen;
 	size_t n_seen;
-	/* state of the running scan */
+	/* state of a scan that is running */
 	bool running, starved;
 	struct skv_op retry_op;
 	const char *path;
@@ -72,7 +73,10 @@ bool skv_scan_running(const struct skv_scan *s)
 	return s->running;
 }
 
-/* Is the file as the last scan saw it? Records its current state. */
+/*
+ * Returns whether the file is the same as in the last scan, and records its current size, time and so on for the next
+ * scan.
+ */
 static bool unchanged(struct skv_scan *s, const char *file, const struct stat *st)
 {
 	struct seen *seen, *grown;
@@ -100,7 +104,7 @@ static bool unchanged(struct skv_scan *s, const char *file, const struct stat *s
 	return false;
 }
 
-/* Forgets that a scan has seen the file. */
+/* Forgets that a scan has seen the file, so that the next scan tries the file again. */
 static void unsee(struct skv_scan *s, const char *file)
 {
 	for (size_t i = 0; i < s->n_seen; i++)
@@ -108,7 +112,10 @@ static void unsee(struct skv_scan *s, const char *file)
 			s->seen[i].st = (struct stat){0};
 }
 
-/* The next reload tries the file again: the disk may have been at fault. */
+/*
+ * Logs that a file is refused. The next reload tries the file again, since a fault of the disk may have been the
+ * reason.
+ */
 static void refuse(struct skv_scan *s, const char *file, const char *text)
 {
 	skv_log(LOG_ERR, "%s: refused: %s", file, text);
@@ -123,7 +130,7 @@ static void again(struct skv_op *op, int res)
 {
 	struct skv_scan *s = SKV_OP_OWNER(op, struct skv_scan, retry_op);
 
-	if (res < 0) /* the loop is being drained */
+	if (res < 0) /* the loop is being drained, so the scan ends */
 		s->at = s->n_files;
 	if (res == 0 && !s->n_files)
 		search(s);
@@ -139,7 +146,7 @@ static void wait_for_it(struct skv_scan *s, const char *file, const char *text)
 	skv_op_timer(skv_registry_loop(s->reg), &s->retry_op, RETRY_NS, again);
 }
 
-/* Schedules another try of the current file. */
+/* Waits a moment, and then tries the current file again. */
 static void try_again(struct skv_scan *s, const char *text)
 {
 	unsee(s, s->files[s->at]);
@@ -220,7 +227,7 @@ static int is_plugin(const struct dirent *d)
 	return d->d_name[0] != '.' && n > 3 && strcmp(d->d_name + n - 3, ".so") == 0;
 }
 
-/* Appends the paths of these files. 0, or -ENOMEM. */
+/* Appends the paths of the n files to the list of the scan. Returns 0 or -ENOMEM. */
 static int add_files(struct skv_scan *s, const char *dir, struct dirent *const *found, size_t n)
 {
 	char **more = realloc(s->files, (s->n_files + n) * sizeof(*more));
@@ -236,7 +243,10 @@ static int add_files(struct skv_scan *s, const char *dir, struct dirent *const *
 	return 0;
 }
 
-/* Returns the number of files, or negative errno. (Not glob(3): glibc's frees twice if it lacks memory.) */
+/*
+ * Adds the plugin files of a directory. Returns their number, or a negative errno. The function does not use glob(3),
+ * since that of glibc frees memory twice if memory is short.
+ */
 static int search_dir(struct skv_scan *s, const char *dir)
 {
 	struct dirent **found;
@@ -251,7 +261,10 @@ static int search_dir(struct skv_scan *s, const char *dir)
 	return r < 0 ? r : n;
 }
 
-/* Finds all files; or, for lack of memory or descriptors, none, and tries again later. */
+/*
+ * Makes the list of files of all policy directories, and begins to try them. If memory or descriptors are short, starts
+ * over later.
+ */
 static void search(struct skv_scan *s)
 {
 	for (const char *path = s->path; *path; path += *path == ':') {

@@ -2,8 +2,8 @@
 #include "daemon/prefix/prefix-keys.h"
 
 /*
- * SHA256_Init(), SHA256_Update() and SHA256_Final() do not allocate. HMAC() and SHA256() of OpenSSL 3.0 do, the first
- * time hundreds of times, and dereference NULL if an allocation fails. The daemon must survive a lack of memory.
+ * The daemon must survive a lack of memory. SHA256_Init(), SHA256_Update() and SHA256_Final() allocate none. HMAC() and
+ * SHA256() of OpenSSL 3.0 do, the first time hundreds of times, and dereference NULL if an allocation fails.
  */
 #define OPENSSL_SUPPRESS_DEPRECATED
 #include <errno.h>
@@ -17,7 +17,7 @@
 #define LEAST_SECRET 32
 #define MOST_SECRET 4096
 
-/* The concatenated input of a hash. */
+/* The input of a hash, concatenated by add(). */
 struct text {
 	uint8_t bytes[4096];
 	size_t n;
@@ -41,7 +41,7 @@ static void begin_padded(SHA256_CTX *hash, const uint8_t key[SKV_PREFIX_KEY], ui
 	OPENSSL_cleanse(pad, sizeof(pad));
 }
 
-/* RFC 2104. */
+/* HMAC-SHA256 as in RFC 2104. */
 static void hmac(const uint8_t key[SKV_PREFIX_KEY], const struct text *t, uint8_t ret[SKV_PREFIX_KEY])
 {
 	SHA256_CTX hash;

@@ -3,7 +3,7 @@
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix-priv.h"
 
-/* Adds those of prefixes on disk. */
+/* Adds the statistics of sealed prefixes on disk to the JSON object. */
 static int add_parked(json_t *to, uint64_t files, uint64_t bytes, const uint64_t *n)
 {
 	return json_object_update_new(to, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:f}", "parked",

@@ -2,18 +2,19 @@
 /*
  * daemon/prefix/prefix.c - requests about sealed prefixes.
  *
- *   PREFIX_SEAL   keys of the sequence's blocks → the core seals them → the store gets what it lacks
- *   PREFIX_NEW    keys of the prompt's blocks → the longest prefix in memory, on disk or in the store → the core
- *                 makes a sequence that begins with it
+ *   PREFIX_SEAL   compute the keys of the sequence's blocks → the core seals the blocks → send the blocks that the
+ *                 prefix store lacks
+ *   PREFIX_NEW    compute the keys of the prompt's blocks → find the longest prefix in memory, on disk or in the store
+ *                 → the core creates a sequence that begins with it
  *
- * What the disk has beyond memory is read first; then the store is asked for the rest. So a slow store never delays
- * local blocks, and the sequence begins with the longest prefix that arrives in time. After prefix-store-wait the
- * client is answered with what is there; the transfer continues for later requests.
+ * For a PREFIX_NEW, blocks on disk are read before the store is asked for further blocks, so a slow store never delays
+ * local blocks. After prefix-store-wait the client gets a sequence with the longest prefix that is in memory by then;
+ * the transfer continues for later requests.
  *
- * Keys are computed in turns, from token ids in memory that the client can write to. No request of the connection is
- * received until the reply. A client that changes its token ids meanwhile spoils only the prefixes of its own user.
- * Keys and names of a prompt's blocks are charged to the user before they are allocated: the client chooses the
- * prompt's length, and the ids may be holes in a file.
+ * Keys are computed in turns, from token ids in memory that the client can write to. Until the reply, no other request
+ * of the connection is received. A client that changes its token ids meanwhile spoils only the prefixes of its own
+ * user. Keys and names of a prompt's blocks are charged to the user before they are allocated: the client chooses the
+ * prompt's length, and the memory with the ids may be a sparse file, which costs the client nothing.
  */
 #include "daemon/prefix/prefix-priv.h"
 
@@ -34,8 +35,8 @@
 #include "daemon/store/nixl.h"
 #include "daemon/sys/log.h"
 
-#define TURN_BLOCKS 64u /* a fraction of a millisecond, also if their ids are holes */
-/* requests of one user to the store at a time: all users share its workers */
+#define TURN_BLOCKS 64u /* blocks whose keys are computed in a turn: takes a fraction of a millisecond */
+/* maximum number of a user's requests that use the store at a time, since all users share its workers */
 #define ASKS_OF_USER 64u
 
 static bool has_store(const struct skv_server *s)
@@ -81,7 +82,7 @@ static void refuse_core(struct skv_prefix_ask *a, int r)
 	refuse(a, r < 0 ? -r : skv_core_errno((enum skv_core_error)r), why);
 }
 
-/* May it use the store? Each user may have ASKS_OF_USER requests there. */
+/* Returns whether the request may use the store: there is one, and the user's ASKS_OF_USER are not exceeded. */
 static bool has_turn(const struct skv_prefix_ask *ask)
 {
 	unsigned n = 0;
@@ -91,7 +92,10 @@ static bool has_turn(const struct skv_prefix_ask *ask)
 	return has_store(ask->server) && ask->names && n <= ASKS_OF_USER;
 }
 
-/* Determines what K and V of the session's sequences depend on besides tokens. False: the request has ended. */
+/*
+ * Computes the origin of the keys: what K and V of the session's sequences depend on besides tokens. False: the request
+ * was refused and has ended.
+ */
 static bool find_origin(struct skv_prefix_ask *a)
 {
 	struct skv_core *core = a->server->core;
@@ -122,8 +126,8 @@ static bool find_origin(struct skv_prefix_ask *a)
 }
 
 /*
- * Allocates keys for its blocks (twice for a SEAL, as the core copies them) and, with a store, their names. 0, or the
- * core's error.
+ * Charges and allocates the keys of the request's blocks and, with a store, their names. The keys of a SEAL are charged
+ * twice, since the core copies them. Returns 0, -ENOMEM or an error of the core.
  */
 static int take_memory(struct skv_prefix_ask *a)
 {
@@ -161,7 +165,7 @@ void skv_prefix_request(struct skv_server *s, struct skv_conn *conn, const struc
 		a->n_blocks = seal->n_tokens / SKV_BLOCK_TOKENS;
 	} else {
 		a->m = *new;
-		/* at least one token is computed */
+		/* the last token is in no block: the engine must compute at least one token to get the next one */
 		a->n_blocks = new->n_tokens > 0 ? (new->n_tokens - 1) / SKV_BLOCK_TOKENS : 0;
 	}
 	skv_deferred_begin(&a->request, conn, h, true);
@@ -202,7 +206,7 @@ static bool hash_some(struct skv_prefix_ask *a, int *ret)
 
 /* ---- PREFIX_NEW ------------------------------------------------------------------------------ */
 
-/* Makes the sequence with the blocks that are in memory, and tells the client. */
+/* Creates the sequence of a NEW, which begins with the blocks that are in memory, and answers the client. */
 static void open_seq(struct skv_prefix_ask *a)
 {
 	struct skv_server *s = a->server;
@@ -229,7 +233,7 @@ void skv_prefix_fetched(struct skv_prefix_ask *a)
 	skv_prefix_ask_end(a);
 }
 
-/* Everything that the disk has is in memory. Asks the store for more. */
+/* Called when all blocks of a NEW that the disk has are in memory: asks the store for more blocks. */
 static void ask_store(struct skv_prefix_ask *a)
 {
 	int r = skv_core_prefix_find(a->server->core, a->client, a->m.session, a->keys, a->n_blocks, &a->n_local);
@@ -244,7 +248,10 @@ static void ask_store(struct skv_prefix_ask *a)
 	skv_prefix_fetched(a);
 }
 
-/* Does the disk have more blocks, and are they read now? Several requests may wait for one job. */
+/*
+ * Begins to read a prefix from disk if it has more blocks of the request than memory. Returns whether one is being
+ * read; several requests may wait for the same one.
+ */
 static bool restores(struct skv_prefix_ask *a)
 {
 	const uint32_t most = a->m.max_tokens ? a->m.max_tokens / SKV_BLOCK_TOKENS : a->n_blocks;
@@ -298,8 +305,8 @@ static bool is_awaited(const struct skv_server *s, uid_t uid, const char *name)
 /* ---- PREFIX_SEAL ----------------------------------------------------------------------------- */
 
 /*
- * The core has sealed the blocks, or refused to. Returns what the client is told: 0 or an error of the core. Sealed
- * blocks are queued for the store.
+ * Called when the core has sealed the blocks, or has refused to. Queues sealed blocks for being sent to the store.
+ * Returns the result that the client gets: 0 or an error of the core.
  */
 static int sealed(struct skv_server *s, const struct skv_conn *conn, const struct skv_msg_header *h, int r)
 {
@@ -322,7 +329,7 @@ static void have_keys_of_seal(struct skv_prefix_ask *a)
 {
 	struct skv_server *s = a->server;
 	struct skv_conn *conn = a->request.conn;
-	const struct skv_msg_header h = a->request.header; /* the reply may free `a` */
+	const struct skv_msg_header h = a->request.header; /* a copy: sealed() may free `a` before the reply is sent */
 	int r;
 
 	a->state = SKV_PREFIX_SEALS;
@@ -368,9 +375,9 @@ void skv_prefix_tick(struct skv_server *s)
 
 		next = a->next;
 		if (waits && a->request.conn && skv_now_ns() > a->deadline_ns)
-			open_seq(a); /* with the blocks in memory; the job continues */
+			open_seq(a); /* with the blocks that are in memory; the transfer continues */
 		if (!a->request.conn && (a->state == SKV_PREFIX_RESTORES || a->state == SKV_PREFIX_SEALS))
-			skv_prefix_ask_end(a); /* no client waits for its sequence, or for the end of sealing */
+			skv_prefix_ask_end(a); /* it is answered, or its client is gone; no job refers to the request */
 	}
 	skv_parking_give_up_prefixes(s, is_awaited);
 }
@@ -389,7 +396,10 @@ void skv_prefix_file_tag(const struct skv_server *s, uid_t uid, const struct skv
 	OPENSSL_cleanse(tenant, sizeof(tenant));
 }
 
-/* Computes the keys of a prefix that the previous daemon left. 1: it is indexed; 0: it is dropped; negative errno. */
+/*
+ * Computes the keys of a sealed prefix that the previous daemon has left in memory. Returns 1: the prefix is indexed;
+ * 0: it is dropped, since it was sealed with another secret; or a negative errno.
+ */
 static int index_one(struct skv_server *s, uint32_t seq, uid_t uid, uint32_t n)
 {
 	uint8_t tenant[SKV_PREFIX_KEY], key[SKV_PREFIX_KEY];
@@ -412,7 +422,7 @@ static int index_one(struct skv_server *s, uint32_t seq, uid_t uid, uint32_t n)
 	return r;
 }
 
-/* The same for prefixes on disk. */
+/* Indexes the sealed prefixes that the previous daemon has left on disk. */
 static void index_parked(struct skv_server *s)
 {
 	unsigned gone;
@@ -465,7 +475,7 @@ static int check_store(const struct skv_server *s)
 	return 0;
 }
 
-/* With NIXL workers have registered memory and agents for as long as they live, so they are kept running. */
+/* With NIXL, the store's workers are kept running: their agents and registered memory are gone when they exit. */
 static int check_nixl(const struct skv_server *s)
 {
 	char why[SKV_STORE_TEXT];

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/prefix/store-transfer.c - fetches sealed prefixes from the store and sends them to it, with jobs of workers.
+ * daemon/prefix/store-transfer.c - fetches sealed prefixes from the prefix store and sends them to it, with jobs of
+ * disk workers.
  *
- *   fetch   the store says which blocks it has (worker) → an anonymous sequence and pages for them (core) → read them
- *           (worker) → seal the sequence (core)
- *   send    list what the prefix names (core) → send what the store lacks (worker)
+ *   fetch   ask the store which blocks it has (worker) → create a sequence without a name, and take pages for the
+ *           blocks (core) → read the blocks (worker) → seal the sequence (core)
+ *   send    list the prefix's page table entries (core) → send the blocks that the store lacks (worker)
  *
  * One prefix is sent at a time, and users take turns: while a prefix is sent, its memory cannot be freed, and a store
- * may be silent for long. A prefix that waits to be sent may leave memory.
+ * may not answer for long. A prefix that waits to be sent may be dropped or parked.
  *
- * A failure only means that more tokens are computed: no request is refused.
+ * A failure of the store only means that more tokens must be computed: no request of a client fails.
  */
 #include "daemon/prefix/prefix-priv.h"
 
@@ -30,16 +31,16 @@
 #include "daemon/store/values.h"
 #include "daemon/sys/log.h"
 
-#define TURN_BLOCKS 128u /* blocks whose ids are copied per turn; keeps a turn well below a millisecond */
-#define SEND_MS 60000u /* for one prefix; workers report that they go on */
+#define TURN_BLOCKS 128u /* blocks whose token ids are copied in a turn, which takes well below a millisecond */
+#define SEND_MS 60000u /* maximum time to send one prefix; the worker reports progress meanwhile */
 _Static_assert(SKV_STORE_NAME == SKV_PREFIX_KEY && SKV_STORE_KEY == SKV_PREFIX_KEY, "one size");
 
-/* One of the three kinds. */
+/* A job of one of three kinds: find and get (both for fetching), or send. */
 struct transfer {
 	struct skv_job job;
 	struct skv_job_memory memory;
-	struct skv_prefix_ask *ask; /* that it belongs to */
-	int told;                   /* memfd with what the worker is told about the store, or -1 */
+	struct skv_prefix_ask *ask; /* request that the job belongs to */
+	int told;                   /* memfd with struct skv_store_what, names and token ids for the worker; -1: none */
 };
 
 static struct transfer *transfer_of(struct skv_job *j)
@@ -80,8 +81,9 @@ static off_t ids_at(uint32_t n_blocks)
 }
 
 /*
- * Creates the job's memfd and writes the worker's input; token ids of a GET follow later. The memory is charged
- * first. 0, or negative errno.
+ * Creates the job's memfd and writes the input of the store's worker, except for the token ids of a GET, which
+ * tell_ids() writes (`ids`: with room for them). The memory is charged to the user first. Returns 0 or a negative
+ * errno.
  */
 static int tell(struct transfer *t, uint32_t n_blocks, uint64_t timeout_ms, bool ids)
 {
@@ -114,8 +116,8 @@ static int tell(struct transfer *t, uint32_t n_blocks, uint64_t timeout_ms, bool
 }
 
 /*
- * GET: appends some token ids, as the client has them now. 0: all are written; 1: more are left; -ESTALE: the client
- * does not have them any more; -ENOSPC.
+ * Writes token ids of some more blocks to the memfd of a GET, read from the client's memory. Returns 0: all are
+ * written; 1: more are left; -ESTALE: the client does not have the sequence any more; -ENOSPC.
  */
 static int tell_ids(struct transfer *t)
 {
@@ -158,7 +160,7 @@ static void say_failed(struct skv_prefix_ask *a, const char *what, int error, co
 {
 	if (error != -ECANCELED)
 		skv_count(a->server->counts, a->uid, SKV_COUNT_STORE_FAILED, 1);
-	if (error != -ECANCELED && error != -EHOSTDOWN) /* logged when the store went down */
+	if (error != -ECANCELED && error != -EHOSTDOWN) /* -EHOSTDOWN repeats a failure that was logged before */
 		skv_log_peer(LOG_WARNING, "a prefix of model %s, uid %u, cannot be %s: %s", a->model.name,
 		             (unsigned)a->uid, what, *why ? why : strerror(-error));
 }
@@ -180,7 +182,7 @@ int skv_fetch_begin(struct skv_prefix_ask *a)
 	return r;
 }
 
-/* Creates a sequence for n blocks, for which pages are then taken. Negative errno: it was not begun. */
+/* Begins a GET of n blocks: creates a sequence, for which pages are then taken. Negative errno: nothing was begun. */
 static int begin_get(struct skv_prefix_ask *a, uint32_t n)
 {
 	struct transfer *t = transfer_new(a, &get_kind, SKV_DISK_STORE_GET);
@@ -215,7 +217,7 @@ static void found(struct skv_job *j, int error, const char *why, const struct sk
 		skv_prefix_fetched(a);
 }
 
-/* Drops what there is of the sequence. */
+/* Ends a GET without result: drops its incomplete sequence, and answers the request with the blocks in memory. */
 static void give_up(struct transfer *t)
 {
 	struct skv_prefix_ask *a = t->ask;
@@ -244,8 +246,9 @@ static void got_turn(struct skv_job *j)
 }
 
 /*
- * Is the memory that is being sent wanted? Then the worker is ended. Not with NIXL: the worker's memory holds values
- * that other hosts read, and ending it would lose them; so the job continues until its timeout.
+ * Returns whether the job sends a prefix whose memory the core needs, so that the job must be canceled, which kills its
+ * worker. With NIXL it is not canceled, and goes on until its timeout: other hosts read values from the worker's
+ * memory, which would be lost.
  */
 static bool is_in_the_way(struct skv_job *j, const struct skv_server *s)
 {
@@ -261,16 +264,16 @@ void skv_fetch_tick(struct skv_server *s)
 		if (j->kind == &get_kind && j->state == SKV_JOB_MEMORY &&
 		    skv_now_ns() > transfer_of(j)->ask->deadline_ns) {
 			give_up(transfer_of(j));
-			j = s->jobs->all; /* other jobs may have ended as well */
+			j = s->jobs->all; /* from the start, since other jobs may have ended as well */
 		} else if (is_in_the_way(j, s)) {
 			skv_worker_cancel(s->jobs->workers[SKV_JOBS_SEND], &j->work);
-			return; /* only one prefix is sent at a time; its job may have ended */
+			return; /* only one prefix is sent at a time; canceling may have freed other jobs of the list */
 		} else {
 			j = j->next;
 		}
 }
 
-/* Frees the pages from number `from` of the list on; no block uses them. */
+/* Gives back the pages of the job's list from index `from` on, which no block that was read uses. False: it failed. */
 static bool put_back(const struct transfer *t, uint64_t from)
 {
 	const uint64_t n_pages = t->job.m.n_pages;
@@ -292,7 +295,7 @@ static bool put_back(const struct transfer *t, uint64_t from)
 	return true;
 }
 
-/* The worker has read as many blocks as the store had intact. */
+/* Called when the worker has read the first blocks that the store has intact, or has failed to: seals the sequence. */
 static void got(struct skv_job *j, int error, const char *why, const struct skv_disk_answer *said)
 {
 	struct transfer *t = transfer_of(j);
@@ -311,7 +314,7 @@ static void got(struct skv_job *j, int error, const char *why, const struct skv_
 		return;
 	}
 	r = skv_core_prefix_restored(a->server->core, t->memory.seq, a->origin, a->keys, n);
-	if (r) { /* E_EXIST: the prefix was sealed meanwhile */
+	if (r) { /* E_EXIST: a client has sealed the same prefix meanwhile */
 		if (r < 0)
 			skv_server_fail(a->server, "a prefix from the store", r);
 		give_up(t);
@@ -336,7 +339,7 @@ int skv_fetch_send(struct skv_prefix_ask *a)
 	return 0;
 }
 
-/* Begins to send; from now on the prefix stays in memory. Negative errno: it is not sent. */
+/* Begins to send a prefix, which stays in memory until it is sent. Negative errno: it is not sent. */
 static int begin_send(struct skv_prefix_ask *a)
 {
 	struct skv_core *core = a->server->core;
@@ -390,10 +393,10 @@ static void end_send(struct transfer *t)
 	s->prefix->sending = false;
 	skv_job_free(&t->job);
 	skv_prefix_ask_end(a);
-	skv_lease_retry(s); /* requests that wait for its memory */
+	skv_lease_retry(s); /* retries requests that wait for memory: that of the prefix can be freed now */
 }
 
-/* All entries are listed: marks the segments of their pages, then hands the job to the worker. */
+/* Marks the segments of the pages of a job whose entries are all listed, in turns; then hands it to the worker. */
 static void send_listed(struct transfer *t)
 {
 	struct skv_core_location p;
@@ -407,7 +410,7 @@ static void send_listed(struct transfer *t)
 		end_send(t);
 }
 
-/* A turn: lists some of the entries. */
+/* Runs a turn of a send job: lists some of the prefix's page table entries. */
 static void send_turn(struct skv_job *j)
 {
 	struct transfer *t = transfer_of(j);

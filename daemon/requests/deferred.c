@@ -71,7 +71,7 @@ void skv_deferred_tick(struct skv_ipc *ipc)
 	for (; conn; conn = next) {
 		const struct skv_deferred *d = *skv_conn_deferred(conn);
 
-		next = skv_conn_next(conn); /* sending may end the connection */
+		next = skv_conn_next(conn); /* the next connection is read first, because sending may end this one */
 		for (; d && skv_conn_open(conn) && !skv_conn_is_full(conn); d = d->next) {
 			const struct skv_msg_wait body = {.serial = d->header.serial};
 

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/requests/fence.c - clients whose connection ended before their process did.
+ * daemon/requests/fence.c - fenced clients: those whose connection ended before their process did.
  *
- * The end of a connection is not the end of a process: a child of fork(2) closes the socket of its parent, a queue
- * overflows, a stopped process continues later, a device completes queued work. A process in the middle of a step may
- * still write to its pages. So what such a client has is not given to others until its process has ended (its pidfd
- * tells) or has reported that it has nothing mapped any more (CLIENT_END). Meanwhile the control page tells its
- * library that it is fenced, and the library begins and commits no step. A client without a session has no memory
+ * A connection may end while its process lives: a child of fork(2) may end the connection that it shares with its
+ * parent, or the daemon disconnects a client that does not read. The process, even if it is stopped and continues
+ * later, may then still write to its pages in the middle of a step, and so may a device that completes queued work. So
+ * the daemon gives the memory of a fenced client to no other client until its process has ended (the pidfd tells) or
+ * has reported that it has nothing mapped any more (CLIENT_END). Meanwhile the control page tells the client library
+ * that the client is fenced, and the library begins and commits no step. A client without a session has no memory
  * mapped, and is removed at once.
  *
- * An attach of a sequence that such a client holds waits a moment: the kernel closes the socket of a dying process
- * before the process is gone.
+ * An attach of a sequence that a fenced client holds waits up to a second, because the kernel closes the socket of a
+ * dying process shortly before the process is gone.
  */
 #include "daemon/requests/fence.h"
 
@@ -36,38 +37,39 @@ struct skv_fence {
 	struct skv_fence *next;
 	struct skv_server *server;
 	uint32_t client;
-	bool done; /* removed from the core: only the operation is left */
+	bool done; /* the client was removed from the core; the struct lives until death_op has ended */
 	struct skv_peer peer;
 	uint64_t begun_ns;
 	struct skv_op death_op;
 };
 
-/* A SEQ_ATTACH that waits. */
+/* A request SEQ_ATTACH that waits. */
 struct skv_attaching {
 	struct skv_deferred request;
 	struct skv_attaching *next;
 	struct skv_server *server;
 	struct skv_msg_seq_name m;
-	bool read; /* the sequence was, or is being, read from a file */
+	bool read; /* the sequence is being read from its file, or has been */
 	struct skv_op timer_op;
 };
 
 /* ---- attach requests that wait ---- */
 
-/* The sequence is not in memory: try to resume it. Returns as skv_parking_attach(). */
+/* Starts to read a sequence that is not in memory from its file. Returns what skv_parking_attach() returns. */
 static int read_back(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_seq_name *m,
                      char why[SKV_TEXT_MAX])
 {
 	const struct skv_model *model;
 
 	if (skv_core_session_model(s->core, skv_conn_client(conn), m->session, &model))
-		return 0; /* there is no such session: the core's error says so */
+		return 0; /* the session does not exist, which the core's error already says */
 	return skv_parking_attach(s, skv_conn_peer(conn)->uid, model, m->name, why);
 }
 
 /*
- * Returns false if the request has to wait: the holder is fenced (and `wait`), or is gone and its sequences are
- * reclaimed in turns, or the sequence is being read from its file (sets *read).
+ * Tries to attach a sequence, and replies. Returns false if the request has to wait instead: the sequence's holder is
+ * fenced (only if `wait`), or the holder is gone and is being reclaimed in turns, or the sequence is being read from
+ * its file (then *read is set).
  */
 static bool attach(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                    const struct skv_msg_seq_name *m, bool wait, bool *read)
@@ -92,7 +94,7 @@ static bool attach(struct skv_server *s, struct skv_conn *conn, const struct skv
 	return true;
 }
 
-/* Tries again. False: it still waits. */
+/* Tries a waiting attach again. Returns false if it still has to wait. */
 static bool attach_again(struct skv_attaching *a, bool wait)
 {
 	struct skv_conn *conn = a->request.conn;
@@ -144,7 +146,7 @@ void skv_fence_attach(struct skv_server *s, struct skv_conn *conn, const struct 
 	skv_op_timer(s->loop, &a->timer_op, ATTACH_WAIT_NS, attach_late);
 }
 
-/* Does it wait for this sequence? */
+/* Returns whether the attach waits for the sequence with this user, model and name. */
 static bool is_for(struct skv_attaching *a, struct skv_conn *conn, uid_t uid, const struct skv_model *m,
                    const char *name)
 {
@@ -174,7 +176,7 @@ void skv_fence_restored(struct skv_server *s, uid_t uid, const struct skv_model 
 
 /* ---- clients that are gone ---- */
 
-/* The client can write no more: reclaims what it has, in turns. */
+/* Reclaims the memory of a client whose process cannot write to it any more; the core does that in turns. */
 static void take_back(struct skv_server *s, uint32_t client)
 {
 	int r = skv_core_client_gone(s->core, client, skv_now_ns());
@@ -212,8 +214,8 @@ static void died(struct skv_op *op, int res)
 }
 
 /*
- * Allocates a fence. The caller sets the process whose end, or CLIENT_END, ends it. NULL: no memory; the daemon
- * stops.
+ * Allocates the fence of a client. The caller sets `peer`, the process whose end (or CLIENT_END) ends the fence.
+ * Returns NULL if there is no memory; the daemon then stops.
  */
 static struct skv_fence *watch(struct skv_server *s, uint32_t client)
 {
@@ -263,7 +265,7 @@ void skv_fence_resume(struct skv_server *s, uint32_t client, struct skv_peer *pe
 	skv_op_poll(s->loop, &f->death_op, f->peer.pidfd, POLLIN, died);
 }
 
-/* Are two pidfds of one process? A PID is not reused while the process lives. */
+/* Returns whether two pidfds refer to the same process. A PID is not reused while its process lives. */
 static bool same_process(const struct skv_peer *a, const struct skv_peer *b)
 {
 	struct stat x, y;
@@ -275,7 +277,10 @@ static bool same_process(const struct skv_peer *a, const struct skv_peer *b)
 	return x.st_dev == y.st_dev && x.st_ino == y.st_ino; /* pidfds have unique inodes since Linux 6.9 */
 }
 
-/* Finds the fence of a client of the asking process, or tells the peer that there is none. */
+/*
+ * Finds the fence of a client that belongs to the process on this connection. If there is none, sends an error and
+ * returns NULL.
+ */
 static struct skv_fence *find(struct skv_server *s, struct skv_conn *conn, uint32_t serial, uint32_t client)
 {
 	const struct skv_peer *peer = skv_conn_peer(conn);
@@ -290,9 +295,9 @@ static struct skv_fence *find(struct skv_server *s, struct skv_conn *conn, uint3
 }
 
 /*
- * The process has closed that client's connection before it made this one, but the daemon may learn of it later:
- * messages on the old connection, RECONNECT included, may have waited as long. Of two connections the later one
- * counts.
+ * Closes an older connection of the same client. The process closed the old connection before it opened the new one,
+ * but the daemon may not have seen that yet, since messages on the old connection may still be waiting, even a
+ * RECONNECT. The later of two connections counts.
  */
 static void hang_up(struct skv_server *s, const struct skv_conn *conn, uint32_t client)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/requests/lease.c - LEASE_GET, and leases that wait for memory: for segments of a device, or for memory that
- * other users have beyond their share.
+ * daemon/requests/lease.c - the request LEASE_GET, which may wait: for segments of a device that are being created, or
+ * for memory that users with more than their share have to give up.
  *
- * A lease that needs pending segments is answered when the last of them has been created or has failed; one that
- * waits for the memory of sequences, when these are dropped or parked. Meanwhile all other requests are served, also
- * of the same client. Each pending segment is created or fails (worker/worker.h), so every wait ends. Users take
- * turns; requests of one user are served oldest first.
+ * A lease that needs pending segments is answered when the last of these segments has been created or has failed. A
+ * lease that waits for the memory of sequences is answered when the sequences have been dropped or parked. Meanwhile
+ * all other requests are served, also those of the same client. Every wait for a segment ends, because each pending
+ * segment is created or fails (worker/worker.h). Users take turns; requests of one user are served oldest first.
  */
 #include "daemon/requests/lease.h"
 
@@ -32,7 +32,7 @@ struct skv_waiting {
 	struct skv_queued queued;
 	uint32_t pool;
 	struct skv_msg_lease_get m;
-	/* a needed segment failed: lease from what there is */
+	/* a segment that the lease needs could not be created: the lease gets only pages of existing segments */
 	bool failed;
 	int error;
 	char why[SKV_TEXT_MAX];
@@ -43,7 +43,7 @@ static struct skv_waiting *waiting_of(struct skv_queued *e)
 	return SKV_QUEUED_OWNER(e, struct skv_waiting, queued);
 }
 
-/* Asks the core and replies. False: the request has to wait. */
+/* Asks the core for pages, and replies. Returns false if the request has to wait. w: the waiting request, or NULL. */
 static bool answer(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
                    const struct skv_msg_lease_get *m, const struct skv_waiting *w)
 {
@@ -80,7 +80,7 @@ void skv_lease_get(struct skv_server *s, struct skv_conn *conn, const struct skv
 		return;
 	}
 	w->m = *m;
-	/* the session exists: the core has just checked it */
+	/* this cannot fail: the core has just checked that the session exists */
 	(void)skv_core_session_pool(s->core, skv_conn_client(conn), m->session, &w->pool);
 	skv_deferred_begin(&w->request, conn, h, false);
 	skv_queue_put(&s->requests.leases, &w->queued, skv_conn_peer(conn)->uid);
@@ -92,7 +92,7 @@ static void forget(struct skv_waiting *w)
 	free(w);
 }
 
-/* Tries each waiting request for this pool, or for any (ALL_POOLS). Requests of connections that are gone are freed. */
+/* Tries each waiting request for this pool, or for any pool (ALL_POOLS). Frees requests whose connection has ended. */
 static void serve(struct skv_server *s, uint32_t pool)
 {
 	struct skv_queue round = {0};

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/requests/policy.c - operators load and swap policies.
+ * daemon/requests/policy.c - requests of operators to load a policy, and to swap the policy of sessions.
  *
- * Both wait for a probe in a child process. Meanwhile the connection is known by its number only: it may be gone when
- * the probe ends, and the request is carried out all the same.
+ * Both requests wait while a child process probes the plugin. If the operator's connection ends before the probe does,
+ * the request is carried out nevertheless, without a reply.
  */
 #include "daemon/requests/policy.h"
 
@@ -20,7 +20,7 @@
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/log.h"
 
-/* An operator's request, while the probe runs. */
+/* A request of an operator that waits for a probe. */
 struct pending {
 	struct skv_deferred request;
 	struct skv_server *server;
@@ -95,7 +95,7 @@ static void count_usage(void *usage, const struct skv_core_session_view *v)
 {
 	struct usage *u = usage;
 
-	/* A session may return to the policy that it runs if the new one fails. */
+	/* The policy that a session still runs counts, too: the session stays with it if the new policy fails. */
 	u->sessions += v->plugin == u->plugin || v->given_plugin == u->plugin ||
 	               v->running_plugin == u->plugin;
 }
@@ -179,8 +179,8 @@ static struct skv_core_scope scope_of(const struct skv_msg_policy_swap *m)
 }
 
 /*
- * NULL, or what is wrong with the scope. Either `all` or at least one criterion must be given, so that an omission
- * never means every session.
+ * Checks which sessions the request selects. Returns NULL or an error text. Either `all` or at least one criterion must
+ * be given, so that a forgotten option never means every session.
  */
 static const char *scope_wrong(const struct skv_msg_policy_swap *m)
 {
@@ -201,7 +201,7 @@ struct affected {
 	bool failed;
 };
 
-/* Adds one case for each model; sessions of one model share it. */
+/* Adds the model of a session to the cases that are probed, unless a session with the same model has added it. */
 static void collect_case(void *affected, const struct skv_core_session_view *v)
 {
 	struct affected *a = affected;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/requests/query.c - lists of sessions and sequences, which may be long: a few rows per turn, sent as they are
- * made.
+ * daemon/requests/query.c - replies with the list of all sessions or sequences. Such a list may be long, so each turn
+ * of the loop makes a few rows, which are sent at once.
  *
- * A query holds one packet of text and waits while the connection's queue is full. The connection's next request is
- * received after the reply. Users take turns, however many queries each has under way.
+ * A query has memory for one packet of text, and waits while its connection's queue is full. The connection's next
+ * request is received after the reply. Users take turns, however many queries a user has.
  */
 #include "daemon/requests/query.h"
 
@@ -29,9 +29,9 @@ struct skv_querying {
 	struct skv_queued queued;
 	enum skv_query what;
 	struct skv_core_walk walk;
-	size_t parked; /* index of the next parked sequence */
-	bool any; /* a row was written */
-	bool failed; /* no memory for a row */
+	size_t parked; /* index of the parked sequence whose row comes next */
+	bool any; /* a row was written, so the next one begins with a comma */
+	bool failed; /* there was no memory for a row, so the list is incomplete */
 	size_t len;
 	char text[PART];
 };
@@ -41,7 +41,7 @@ struct writer {
 	struct skv_querying *query;
 };
 
-/* Sends the text collected so far. This may end the connection. */
+/* Sends the text that the query has collected. Sending may end the connection. */
 static void send_part(const struct writer *w, bool more)
 {
 	struct skv_querying *q = w->query;
@@ -70,7 +70,7 @@ static void write_text(const struct writer *w, const char *text, size_t len)
 	}
 }
 
-/* Consumes the row. */
+/* Writes a row of the list (consumed) as JSON. */
 static void write_row(void *writer, json_t *row)
 {
 	const struct writer *w = writer;
@@ -130,7 +130,7 @@ static void end(struct skv_server *s, struct skv_querying *q)
 	if (conn && q->failed) {
 		skv_conn_close(conn, LOG_ERR, "no memory for its answer");
 	} else if (conn) {
-		/* when these figures were read: rates are computed from two replies */
+		/* time_s: when the rows were made, because sparsekvctl computes rates from two replies */
 		n = q->what == SKV_QUERY_SEQS
 		            ? snprintf(time, sizeof(time), "]}")
 		            : snprintf(time, sizeof(time), "],\"time_s\":%.9f}", (double)skv_now_ns() / 1e9);
@@ -140,7 +140,7 @@ static void end(struct skv_server *s, struct skv_querying *q)
 	forget(q);
 }
 
-/* Takes the next query of a queue; NULL: it is empty. */
+/* Takes the next query out of a queue. Returns NULL if the queue is empty. */
 static struct skv_querying *take(struct skv_queue *queue)
 {
 	struct skv_queued *e = skv_queue_take(queue);
@@ -148,7 +148,7 @@ static struct skv_querying *take(struct skv_queue *queue)
 	return e ? SKV_QUEUED_OWNER(e, struct skv_querying, queued) : NULL;
 }
 
-/* Runs a turn. If the connection ends during it, the next turn frees the query. */
+/* Does the work of a turn for a query. If the connection ends meanwhile, the next turn frees the query. */
 static void work(struct skv_server *s, struct skv_querying *q)
 {
 	struct skv_conn *conn = q->request.conn;
@@ -166,7 +166,7 @@ static void work(struct skv_server *s, struct skv_querying *q)
 	}
 	if (q->what == SKV_QUERY_SEQS)
 		through = skv_core_seqs_some(s->core, &q->walk, &units, write_seq, &w) &&
-		          /* parked ones come last */
+		          /* rows of parked sequences come after those in memory */
 		          skv_parking_rows_some(s, q->walk.all, q->walk.uid, &q->parked, &units, write_row, &w);
 	else
 		through = skv_core_sessions_some(s->core, &q->walk, &units, write_session, &w);
@@ -185,7 +185,7 @@ bool skv_query_work(struct skv_server *s)
 	return s->requests.queries.first != NULL;
 }
 
-/* A connection has at most one query. */
+/* A connection has at most one query, so the first one found is the only one. */
 void skv_query_go_on(struct skv_server *s, const struct skv_conn *conn)
 {
 	SKV_QUEUE_EACH(e, &s->requests.full_queries)

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/requests/reply.c - replies to clients, and what every handler of a request needs to send one.
+ * daemon/requests/reply.c - sends replies to clients, for every handler of a request.
  *
- * Order of messages: a client is told of segments before the reply that may name them.
+ * A reply may name pages of a new segment, so a client is told of new segments before the reply.
  */
 #include "daemon/requests/reply.h"
 

@@ -2,9 +2,9 @@
 /*
  * daemon/requests/report.c - the state of the daemon as JSON, for sparsekvctl.
  *
- * Operators see everything; other users see the rows of their own UID, and sums and counters of these only, so that
- * no figure tells what others do. Settings and devices are visible to all. Figures that a client writes itself (its
- * session page) are shown as they are and used for nothing else.
+ * Operators see everything. Other users see the rows of their own UID, and sums and counters over these rows only, so
+ * that no number tells what other users do. Settings and devices are visible to all. Numbers that a client writes
+ * itself, in its session page, are shown as they are and used for nothing else.
  */
 #include "daemon/requests/report.h"
 
@@ -28,7 +28,7 @@
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/json.h"
 
-/* A list being filled: only rows of `uid`, unless `all`. */
+/* A list that is being filled, with rows of the user `uid` or of all users. */
 struct listing {
 	json_t *rows;
 	bool all;
@@ -45,7 +45,10 @@ static json_int_t number(uint64_t x)
 	return x > INT64_MAX ? INT64_MAX : (json_int_t)x;
 }
 
-/* Open files that the daemon holds for a user: a socket and a pidfd for a client, a memfd for everything else. */
+/*
+ * Returns the number of files that the daemon has open for a user: a socket and a pidfd for each client, one memfd for
+ * each session, sequence and pool.
+ */
 static uint64_t fds_of(const struct skv_core_account_view *v)
 {
 	return (uint64_t)2 * v->clients + v->sessions + v->sequences + v->pools;
@@ -63,7 +66,7 @@ static void add_account(void *listing, const struct skv_core_account_view *v)
 		                 number(v->other_bytes), "fds", number(fds_of(v))));
 }
 
-/* "host", "cuda:0" … */
+/* Returns the name of a memory: "host", "cuda:0" … */
 static const char *memory_name(uint32_t device, char to[16])
 {
 	if (device == SKV_DEVICE_HOST)
@@ -112,7 +115,10 @@ static json_t *model_json(const struct skv_model *m)
 	                 number(m->max_tokens), "rank", number(m->rank), "n_ranks", number(m->n_ranks));
 }
 
-/* [{"layer": 5, "recall": 0.93}, …]: layers that do not attend to everything, as last measured. */
+/*
+ * Returns [{"layer": 5, "recall": 0.93}, …]: the recall, as last measured, of each layer that does not attend to all
+ * tokens.
+ */
 static json_t *recall_json(const struct skv_session_page *p, uint32_t n_layers)
 {
 	json_t *all = json_array();
@@ -152,7 +158,7 @@ json_t *skv_report_session(const struct skv_core_session_view *v)
 	return row;
 }
 
-/* {"kv": 128, "bounds": 8, …}: pages of a sequence by their content. */
+/* Returns {"kv": 128, "bounds": 8, …}: the number of a sequence's pages with each kind of contents. */
 static json_t *pages_json(const uint64_t pages[SKV_PAGE_KINDS])
 {
 	static const char *const kinds[SKV_PAGE_KINDS] = {"kv", "bounds", "slot_meta", "codes", "refs", "prefill"};
@@ -163,7 +169,7 @@ static json_t *pages_json(const uint64_t pages[SKV_PAGE_KINDS])
 	return all;
 }
 
-/* Of pages_total those that are resident, in any form. */
+/* Returns the number of pages that hold tokens of a sequence, compressed or not. */
 static uint64_t resident(const uint64_t pages[SKV_PAGE_KINDS])
 {
 	uint64_t n = 0;
@@ -212,7 +218,7 @@ struct totals {
 
 struct summing {
 	struct totals sum;
-	bool all; /* else only `uid` */
+	bool all; /* sum over all users; otherwise only over `uid` */
 	uid_t uid;
 };
 
@@ -257,7 +263,7 @@ void skv_report_status_line(struct skv_server *s, char *to, size_t len)
 			              (double)t.segment_bytes[i] / 1048576.0);
 }
 
-/* A device's worker works for all users, so its counters are shown to operators only. */
+/* Describes a device. A device's worker works for all users, so the worker's counters are shown to operators only. */
 static json_t *device_json(const struct skv_device *d, const struct totals *t, bool all)
 {
 	static const struct skv_worker_counters none;
@@ -276,7 +282,7 @@ static json_t *device_json(const struct skv_device *d, const struct totals *t, b
 	                 "worker_jobs_failed", number(n->failed));
 }
 
-/* Devices that have been opened. */
+/* Returns a row for each device that has been opened. */
 static json_t *devices_json(struct skv_server *s, const struct totals *t, bool all)
 {
 	json_t *rows = json_array();
@@ -296,7 +302,10 @@ static json_t *limits_json(const struct skv_config *c)
 	                 number(c->max_sessions), "max_sequences", number(c->max_sequences));
 }
 
-/* Current host memory of the daemon's files, with what clients wrote there: in all, or of a user. */
+/*
+ * Returns the bytes of host memory that the daemon's memfds take now, including what clients have written to them: of
+ * all users, or of one.
+ */
 static json_t *held_json(struct skv_server *s, bool all, uid_t uid)
 {
 	struct skv_core_held h;
@@ -308,7 +317,10 @@ static json_t *held_json(struct skv_server *s, bool all, uid_t uid)
 	                 "total", number(h.pools + h.sequences + h.sessions + h.state + plugins));
 }
 
-/* One row with the limit of the daemon's memory cgroup; none for a user, or if no limit is known. */
+/*
+ * Returns one row with the limit of the daemon's memory cgroup; no row if the asker is not an operator, or if no limit
+ * is known.
+ */
 static json_t *cgroup_json(struct skv_server *s, bool all)
 {
 	uint64_t limit, left = skv_cgroup_left(&s->hostmem.cgroup, &limit);
@@ -318,7 +330,10 @@ static json_t *cgroup_json(struct skv_server *s, bool all)
 	               : json_pack("[{s:I, s:I}]", "limit_bytes", number(limit), "left_bytes", number(left));
 }
 
-/* In all: sequences dropped since the state was created, and the longest turn of the loop. Of a user: its own. */
+/*
+ * Returns counters. For an operator they include all sequences dropped since the state was created and the longest turn
+ * of the loop; for another user, only numbers of that user.
+ */
 static json_t *counters_json(const struct skv_server *s, bool all, const uint64_t *n)
 {
 	uint64_t aged = n[SKV_COUNT_EXPIRED], for_room = n[SKV_COUNT_DISPLACED];
@@ -340,7 +355,7 @@ static json_t *counters_json(const struct skv_server *s, bool all, const uint64_
 	return counters;
 }
 
-/* The work that made turns of the loop long; for operators only. */
+/* Returns a row for each kind of work that made turns of the loop long; for operators only. */
 static json_t *turns_json(const struct skv_meter *m, bool all)
 {
 	json_t *rows = json_array();

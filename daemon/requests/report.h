@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/requests/report.h - the state of the daemon as JSON. */
+/* daemon/requests/report.h - describes the state of the daemon as JSON. */
 #ifndef SKV_DAEMON_REPORT_H
 #define SKV_DAEMON_REPORT_H
 
@@ -13,12 +13,12 @@ struct skv_server;
 
 void skv_report_query(struct skv_server *, struct skv_conn *, const struct skv_msg_header *, const void *body,
                       int *fds);
-/* Answers with a JSON value (consumed). */
+/* Replies to a request with a JSON value (consumed). */
 void skv_report_send(struct skv_conn *, uint16_t type, uint32_t serial, json_t *value);
-/* One row of a list, the caller's. */
+/* Make the row of a session or of a sequence in a list. The caller owns the row. */
 json_t *skv_report_session(const struct skv_core_session_view *);
 json_t *skv_report_seq(const struct skv_core_seq_view *);
-/* Writes one status line for the service manager. */
+/* Writes the one-line status of the daemon for the service manager. */
 void skv_report_status_line(struct skv_server *, char *to, size_t len);
 
 #endif

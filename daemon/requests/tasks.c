@@ -2,9 +2,9 @@
 /*
  * daemon/requests/tasks.c - work of the core that takes more than one turn of the loop.
  *
- * A turn takes less than a millisecond, and all other requests are served between two turns. The asking client gets
- * its reply at the end; no request of its is received until then. The reclaim of a gone client's memory belongs to no
- * request.
+ * A turn takes less than a millisecond, and requests of other clients are served between two turns. The client that
+ * asked gets its reply when the work has ended; the daemon receives no other request of this client until then.
+ * Reclaiming the memory of a client that is gone is work that no request asked for.
  */
 #include "daemon/requests/tasks.h"
 
@@ -22,7 +22,7 @@ struct skv_task_reply {
 	struct skv_deferred request;
 	struct skv_task_reply *next;
 	uint32_t client;
-	skv_tasks_settle settle; /* NULL: the core's result is the client's */
+	skv_tasks_settle settle; /* NULL: the client gets the core's result */
 };
 
 static void wait(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h, skv_tasks_settle settle)
@@ -96,7 +96,7 @@ bool skv_tasks_work(struct skv_server *s)
 		return false;
 	}
 	s->requests.notices_due |= done.through;
-	if (done.through || done.waits) /* memory was freed; or a request will wait for an unknown time */
+	if (done.through || done.waits) /* memory may be free, or a task may wait for long */
 		skv_lease_retry(s);
 	skv_loop_did(s->loop, "leases that waited");
 	if (!done.client)

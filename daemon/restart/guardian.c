@@ -16,9 +16,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define STOP_MS 3000 /* from SIGTERM to SIGKILL */
+#define STOP_MS 3000 /* milliseconds between SIGTERM and SIGKILL to the daemon */
 
-/* In the child. The daemon serves one program, and is no service. */
+/*
+ * Executes the daemon in the child process. Variables of a service manager are removed, since the daemon is no service.
+ */
 static void become_daemon(pid_t guardian, char **argv)
 {
 	const int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
@@ -43,7 +45,7 @@ static void end_daemon(pid_t daemon, int pidfd)
 	(void)TEMP_FAILURE_RETRY(waitpid(daemon, NULL, 0));
 }
 
-/* It has plain files and sockets alone. */
+/* Removes the daemon's directory, which has only plain files and sockets. */
 static void remove_directory(const char *path)
 {
 	DIR *d = opendir(path);

@@ -1,16 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/restart/guardian.h - sparsekvd --private=DIRECTORY: a process between a program and a daemon of its own.
+ * daemon/restart/guardian.h - sparsekvd --private=DIRECTORY: the guardian, a process that runs a daemon for one
+ * program.
  *
- * The program has the other end of standard input, a socket. However it ends, by return, by signal or by SIGKILL, that
- * end closes. The guardian then ends the daemon and removes the directory, in which the daemon's socket and log are. If
- * the daemon ends first, the guardian hangs up on the program, and keeps the log until the program has read it. If the
- * guardian is killed, the kernel ends the daemon.
+ * The guardian's standard input is a socket, whose other end the program has. When the program ends, even by SIGKILL,
+ * the kernel closes that end. The guardian then ends the daemon and removes the directory, which has the daemon's
+ * socket and log. If the daemon ends first, the guardian shuts its end of the socket down, and keeps the directory
+ * until the program closes the other end, so that the program can read the log. If the guardian is killed, the kernel
+ * sends the daemon SIGTERM.
  */
 #ifndef SKV_GUARDIAN_H
 #define SKV_GUARDIAN_H
 
-/* argv: the daemon's; argv[0] is replaced by this program's path. Returns the exit status. */
+/*
+ * Runs the guardian. argv: arguments of the daemon; argv[0] is replaced by the path of sparsekvd. Returns the exit
+ * status.
+ */
 int skv_run_guardian(const char *directory, char **argv);
 
 #endif

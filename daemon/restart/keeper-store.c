@@ -13,7 +13,10 @@
 
 #define FIRST_FD 3 /* SD_LISTEN_FDS_START */
 #define NAME_MOST 255u
-/* The kernel's MAX_ARG_STRLEN, with pages of 4 KiB, less the variable's name. */
+/*
+ * Bytes for names in the environment variable: the kernel's MAX_ARG_STRLEN, with pages of 4 KiB, less the variable's
+ * own name.
+ */
 #define NAMES_MOST (131072u - sizeof("LISTEN_FDNAMES="))
 
 static unsigned bucket_of(const char *name)
@@ -34,7 +37,10 @@ static bool is_valid(const char *name)
 	return *c == 0 && c > name && c - name <= (ptrdiff_t)NAME_MOST;
 }
 
-/* Files without an inode of their own (the kernel's anonymous inode) are told apart by their stored names. */
+/*
+ * Returns whether two descriptors refer to the same file. Files that share the kernel's anonymous inode look like the
+ * same file here; they differ in their stored names.
+ */
 static bool is_same_file(int a, int b)
 {
 	struct stat x, y;
@@ -159,7 +165,8 @@ int skv_stored_list(const struct skv_stored *s, int **ret_fds, char **ret_names)
 }
 
 /*
- * In ascending order no descriptor is overwritten: after i others the next one has a number of at least FIRST_FD + i.
+ * Since the descriptors are in ascending order, dup2() overwrites none that is still needed: fds[i] is at least
+ * FIRST_FD + i.
  */
 int skv_stored_pass(const int *fds, size_t n)
 {

@@ -2,13 +2,13 @@
 /*
  * daemon/restart/keeper.c - see keeper.h.
  *
- * The keeper accepts messages only from the daemon's own process, by the PID that the kernel passes with each
- * datagram. It reaps a daemon only after reading all its messages: until then no other process can get that PID, and
- * the last stored descriptors are there before the next daemon starts. A message that the keeper has no memory for
- * stays in the socket, and the daemon waits before it can send more.
+ * The keeper accepts messages only from the daemon's own process, by the PID that the kernel passes with each datagram.
+ * The keeper reaps a dead daemon only after it has read all messages of this daemon. So no other process can have the
+ * PID before, and the descriptors that the daemon stored last are there when the next one starts. If the keeper has no
+ * memory for a message, the message stays in the socket; when the socket's buffer is full, the daemon waits.
  *
- * The program is executed by its path, so a new file at this path is what runs next: an upgrade is a restart
- * (SIGUSR2).
+ * The keeper executes the daemon by the path of the program. So after an upgrade has replaced the file at this path, a
+ * restart of the daemon (SIGUSR2) runs the new version.
  */
 #include "daemon/restart/keeper.h"
 
@@ -35,36 +35,41 @@
 #include "daemon/sys/socket.h"
 
 #define SECOND 1000000000ull
-#define FAILED_MOST 5u              /* failed starts in a row */
-#define START_APART (SECOND / 10)   /* between two starts; doubled after each failed start */
-#define START_TIME (90 * SECOND)    /* until it is ready */
-#define STOP_TIME (30 * SECOND)     /* until it ends, once it is asked to */
-#define ABORT_TIME (5 * SECOND)     /* until it ends, after SIGABRT */
-#define WATCHDOG_TIME (30 * SECOND) /* between two signs of life */
+#define FAILED_MOST 5u              /* number of failed starts in a row after which the keeper gives up */
+#define START_APART (SECOND / 10)   /* least time between two starts of the daemon; doubled after each failed start */
+#define START_TIME (90 * SECOND)    /* time within which a daemon must be ready after its start */
+#define STOP_TIME (30 * SECOND)     /* time within which a daemon must end after SIGTERM */
+#define ABORT_TIME (5 * SECOND)     /* time within which a hung daemon must end after SIGABRT */
+#define WATCHDOG_TIME (30 * SECOND) /* longest time between two signs of life of a daemon */
 #define WATCHDOG_USEC "30000000"
-#define FDS_MOST 253 /* per datagram: the kernel's SCM_MAX_FD */
+#define FDS_MOST 253 /* maximum of descriptors in a datagram: the kernel's SCM_MAX_FD */
 
 struct keeper {
 	const struct skv_config_sources *config;
 	char program[4096];
 	struct skv_sockets sockets;
-	struct sockaddr_un notify; /* the socket that daemons send to */
+	struct sockaddr_un notify; /* address of the socket to which daemons send notifications */
 	int notify_fd, signal_fd;
 	struct skv_stored store;
 
-	pid_t daemon; /* 0: none ... */
-	uint64_t start_at, ended_at;   /* ... when to start the next one, and when the last one ended */
-	uint64_t started_at, deadline; /* else: when it was started, and when it counts as hung */
-	bool ready, asked, aborted;    /* it serves; it was asked to end; it was sent SIGABRT or SIGKILL as hung */
+	pid_t daemon; /* PID of the daemon; 0: none is running */
+	/* if none is running: time at which the next daemon is started, and at which the last one ended */
+	uint64_t start_at, ended_at;
+	uint64_t started_at, deadline; /* time at which the daemon was started, and from which it counts as hung */
+	/* the daemon serves; it was asked to end; it hung and was sent SIGABRT or SIGKILL */
+	bool ready, asked, aborted;
 	bool stopping;
-	bool unheard; /* messages are left in the socket: read them again at once */
-	unsigned failed; /* starts in a row */
+	bool unheard; /* messages are left in the socket because they could not be read: try again at once */
+	unsigned failed; /* number of failed starts in a row */
 	int result;
 };
 
 /* ---- messages of daemons ---- */
 
-/* Names of the listening sockets. The keeper owns them; a daemon can neither add nor remove one. */
+/*
+ * Names of the keeper's listening sockets in the store. A daemon can neither store nor remove descriptors of these
+ * names.
+ */
 static const char *const own_names[] = {"clients", "operators"};
 
 static bool is_own(const char *name)
@@ -72,7 +77,7 @@ static bool is_own(const char *name)
 	return !strcmp(name, own_names[0]) || !strcmp(name, own_names[1]);
 }
 
-/* `fd` is consumed. */
+/* Stores a descriptor (consumed) that a daemon has sent. */
 static void store(struct keeper *k, const char *name, int fd)
 {
 	int r;
@@ -104,7 +109,10 @@ static void on_ready(struct keeper *k)
 	k->failed = 0;
 }
 
-/* Lines that are not handled here are for other service managers. Stored descriptors are not polled (FDPOLL=0). */
+/*
+ * Handles a notification of the daemon. Lines that the function does not know are for other service managers. Unlike
+ * systemd without FDPOLL=0, the keeper never polls stored descriptors.
+ */
 static void deal_with(struct keeper *k, char *text, int *fds, unsigned n)
 {
 	bool stores = false, removes = false, lives = false;
@@ -137,7 +145,7 @@ struct heard {
 	pid_t from;
 };
 
-/* Reads the next datagram. 0: there is none; negative errno: it cannot be read now. */
+/* Reads the next datagram. Returns 1, 0 if there is none, or a negative errno if the datagram cannot be read now. */
 static int next(struct keeper *k, struct heard *h)
 {
 	union {
@@ -177,7 +185,10 @@ static int next(struct keeper *k, struct heard *h)
 	return 1;
 }
 
-/* False: messages are left that cannot be read now. Then the deadline moves, since a sign of life may be among them. */
+/*
+ * Handles all messages in the socket. Returns false if messages are left that cannot be read now. Then the daemon's
+ * deadline is postponed, since one of these messages may be a sign of life.
+ */
 static bool hear_all(struct keeper *k)
 {
 	const struct timespec pause = {.tv_nsec = 1000000};
@@ -214,7 +225,10 @@ static bool set_number(const char *name, unsigned long n)
 	return setenv(name, text, 1) == 0;
 }
 
-/* The daemon needs all of these: without them it would start anew, and what is stored would be lost. */
+/*
+ * Sets the environment variables of the daemon. If one were missing, the daemon would start with an empty state, and
+ * the stored sequences would be lost.
+ */
 static bool set_environment(const struct keeper *k, const char *names)
 {
 	const unsigned long pid = (unsigned long)getpid();
@@ -225,9 +239,10 @@ static bool set_environment(const struct keeper *k, const char *names)
 }
 
 /*
- * In the child. If the keeper ends first, the daemon has to stop, too: nothing would keep what it stores or start the
- * next one, and a new keeper could not listen. SIGTERM and the like stay blocked, as in the daemon, so signals that
- * come too early wait.
+ * Executes the daemon in the child process. If the keeper ends, the daemon gets SIGTERM: without the keeper, nothing
+ * would keep what the daemon stores or start the next one, and a new keeper could not listen on the sockets. SIGTERM,
+ * SIGINT and SIGHUP stay blocked, as the daemon itself blocks them, so a signal that comes before the daemon has
+ * started waits.
  */
 static void become_daemon(const struct keeper *k, pid_t keeper, const int *fds, const char *names)
 {
@@ -290,7 +305,8 @@ static void start(struct keeper *k)
 	if (r < 0) {
 		k->daemon = 0;
 		skv_log_peer(LOG_ERR, "keeper: no process can be created for the daemon: %s", strerror(-r));
-		k->start_at = k->started_at + SECOND; /* retried without limit: the daemon is not at fault */
+		/* starting is tried again without limit, since the daemon is not at fault */
+		k->start_at = k->started_at + SECOND;
 	} else {
 		skv_log(LOG_INFO, "keeper: process %d is the daemon, with %zu descriptors", (int)k->daemon, k->store.n);
 	}
@@ -319,7 +335,7 @@ static void on_end(struct keeper *k, int status)
 	k->start_at = k->asked ? 0 : k->started_at + (START_APART << k->failed);
 }
 
-/* Reaps all children that have ended. As process 1, or as subreaper, the keeper also gets orphaned processes. */
+/* Reaps all children that have ended. They include orphaned processes, since the keeper is process 1 or a subreaper. */
 static void reap(struct keeper *k)
 {
 	for (;;) {
@@ -350,7 +366,8 @@ static void end_the_hung(struct keeper *k)
 	        k->asked   ? "it does not end"
 	        : k->ready ? "no sign of life"
 	                   : "it does not get ready");
-	kill(k->daemon, k->asked || k->aborted ? SIGKILL : SIGABRT); /* only SIGKILL ends a stopped process */
+	/* SIGKILL the second time, because nothing else ends a stopped process */
+	kill(k->daemon, k->asked || k->aborted ? SIGKILL : SIGABRT);
 	k->aborted = true;
 	k->deadline = skv_now_ns() + ABORT_TIME;
 }
@@ -386,7 +403,10 @@ static void read_signals(struct keeper *k)
 		on_signal(k, info.ssi_signo);
 }
 
-/* If the keeper was suspended for long (docker pause), so was the daemon: that time does not count. */
+/*
+ * Waits for signals and messages, at most until a time. If the keeper itself was suspended for long (docker pause), the
+ * daemon was suspended, too, and gets a new deadline.
+ */
 static void wait_until(struct keeper *k, uint64_t until)
 {
 	struct pollfd fds[2] = {{.fd = k->signal_fd, .events = POLLIN}, {.fd = k->notify_fd, .events = POLLIN}};
@@ -422,7 +442,7 @@ static int open_signals(struct keeper *k)
 	sigaddset(&set, SIGHUP);
 	sigaddset(&set, SIGUSR2);
 	sigaddset(&set, SIGCHLD);
-	/* blocked signals are delivered to process 1, too, which has no default handlers */
+	/* process 1 has no default handlers for signals, but gets those that it blocks and reads from a signalfd */
 	if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
 		return -errno;
 	k->signal_fd = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
@@ -430,8 +450,9 @@ static int open_signals(struct keeper *k)
 }
 
 /*
- * Beside the operators' socket, which containers of engines do not see. The keeper has that socket's lock, so an old
- * file there is stale. Only the keeper's user can send.
+ * Opens the socket for notifications of the daemon. It is in the folder of the operators' socket, which containers of
+ * engines do not see. Since the keeper has the lock of the operators' socket, an old socket of this name is not in use.
+ * Only processes of the keeper's user can send to the socket.
  */
 static int open_notify(struct keeper *k)
 {
@@ -469,8 +490,8 @@ static int open_sockets(struct keeper *k, const struct skv_config *c)
 }
 
 /*
- * Stores the path of this program; the file there may be another one later. Opens descriptors 0 to 2, since passed
- * ones start at 3.
+ * Gets the path of this program; after an upgrade the path has another file. Opens descriptors 0 to 2 if they are
+ * closed, since the descriptors that are passed to a daemon start at 3.
  */
 static int open_program(struct keeper *k)
 {
@@ -496,7 +517,8 @@ static int keeper_open(struct keeper *k)
 		return r;
 	}
 	(void)skv_fd_raise_limit();
-	(void)prctl(PR_SET_CHILD_SUBREAPER, 1); /* adopt the children of a killed daemon, as process 1 does */
+	/* become the parent of the children of a killed daemon, as process 1 does */
+	(void)prctl(PR_SET_CHILD_SUBREAPER, 1);
 	r = open_program(k);
 	if (r == 0)
 		r = open_signals(k);

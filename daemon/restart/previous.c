@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/restart/previous.c - starts where a previous daemon ended.
+ * daemon/restart/previous.c - starts the daemon with the state that the previous daemon left.
  *
- * The service manager keeps descriptors for us (FDSTORE=1): of the state, and of pools, segments, sequences, sessions
- * and clients' processes, by names that the core gives them. It passes them to the next daemon, whatever ended this
- * one, except a stop of the service. So the memory of all sequences outlives the daemon, and so do the engines'
- * mappings of it.
+ * The service manager keeps descriptors for the daemon (FDSTORE=1): of the state, and of pools, segments, sequences,
+ * sessions and clients' processes, by names that the core gives them. The manager passes the descriptors to the next
+ * daemon, whatever ended this one, unless the service was stopped. So the memory of all sequences outlives the daemon,
+ * and the engines' mappings of it stay valid.
  *
- * Connections end with the daemon. So a client of the previous daemon is in the state of a client whose connection
- * ended: it is fenced, and what it has is kept for it until its process has ended or reports that it needs it no more
- * (fence.c).
+ * Connections end with the daemon. So a client of the previous daemon is treated as a client whose connection has
+ * ended: it is fenced, and its memory is kept until its process has ended, reports that it needs the memory no more, or
+ * reconnects (fence.c).
  *
- * If the state cannot be taken over, the daemon starts with a new one and gives up what was kept. If the cause is a
- * lack of memory or descriptors, this daemon ends instead, and the next one tries again.
+ * If the state cannot be taken over, the daemon starts with a new state, and the manager forgets all descriptors. If
+ * the cause is a lack of memory or descriptors, the daemon ends instead, and the next one tries again.
  */
 #include "daemon/restart/previous.h"
 
@@ -30,10 +30,10 @@
 
 #define DEVICE_TRIES 10
 
-/* A client of the previous daemon. */
+/* A client of the previous daemon, whose process is to be watched. */
 struct skv_past_client {
 	uint32_t client;
-	bool gone; /* its process has ended */
+	bool gone; /* the client's process has ended */
 	struct skv_peer peer;
 };
 
@@ -57,7 +57,10 @@ static void on_lost(void *server, const char *name, const char *why)
 	skv_log(LOG_ERR, "%s cannot be restored: %s", name, why);
 }
 
-/* A failing driver may recover soon and is retried; a missing device is not. */
+/*
+ * Opens a device on which the state has memory. If the driver fails, the function tries again for about a second, since
+ * the driver may recover; it does not if the device does not exist.
+ */
 static int on_device(void *server, struct skv_core *core, uint32_t device)
 {
 	const struct timespec pause = {.tv_nsec = 100000000};
@@ -65,7 +68,7 @@ static int on_device(void *server, struct skv_core *core, uint32_t device)
 	char why[SKV_TEXT_MAX];
 	int r;
 
-	s->core = core; /* skv_device_need() makes the device known to it */
+	s->core = core; /* skv_device_need() adds the device to the core */
 	for (unsigned tries = 0; (r = skv_device_need(s, device, why)) != 0; tries++) {
 		skv_log(LOG_ERR, "device %u, with memory in use: %s", device - 1, why);
 		if (r == ENODEV || r == EOPNOTSUPP || tries == DEVICE_TRIES)
@@ -75,15 +78,18 @@ static int on_device(void *server, struct skv_core *core, uint32_t device)
 	return skv_is_shortage(-r) ? -r : r != 0;
 }
 
-/* Any other file would be readable at once, as if the process had ended. */
+/*
+ * Returns whether fd is a pidfd. Another file in its place might be readable at once, as the pidfd of a process that
+ * has ended is.
+ */
 static bool is_pidfd(int fd)
 {
 	return fd >= 0 && (pidfd_send_signal(fd, 0, NULL, 0) == 0 || errno != EBADF);
 }
 
 /*
- * Without the stored pidfd it opens the process with the client's PID, which may be another process. If there is
- * none, the client's process has ended.
+ * Records a client of the previous daemon. Without a stored pidfd, the function opens the process that has the client's
+ * PID now, which may be another process. If there is no such process, the client's process has ended.
  */
 static int on_client(void *server, const struct skv_core_past_client *c)
 {
@@ -111,8 +117,9 @@ static int on_client(void *server, const struct skv_core_past_client *c)
 }
 
 /*
- * Removes from the manager what is not needed: what the state does not refer to, which an interrupted change may have
- * left, or (`all`) everything. The core has already handled the names that the state refers to.
+ * Closes descriptors that were kept, and makes the service manager forget those to which the state does not refer,
+ * which an interrupted change may have left; or (`all`) all descriptors. The core has already taken the ones to which
+ * the state refers.
  */
 static void give_up(struct skv_core_found *found, size_t n, bool all)
 {
@@ -187,7 +194,7 @@ void skv_past_watch_clients(struct skv_server *s,
 			watch(s, p->client, &p->peer);
 			continue;
 		}
-		/* the process may live, and write to its pages */
+		/* the process may be alive and write to its pages, so the client stays fenced */
 		(void)skv_core_client_fence(s->core, p->client);
 		skv_log(LOG_ERR, "client %#x: its process cannot be watched: what it has is kept", p->client);
 	}

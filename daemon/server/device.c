@@ -1,13 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/server/device.c - devices: creates the pending segments of device memory for the core.
+ * daemon/server/device.c - CUDA devices of the daemon: creates the segments of device memory for which the core waits.
  *
- * A device is opened when it is first needed, and stays open. A pending segment is created in one of two ways:
+ * A device is opened when a session first needs it, and stays open. A pending segment is created in one of two ways, as
+ * the setting `ipc` says:
  *
- *   ipc = vmm      It is created and exported here (mem/cuda.c, without a context). The device's worker fills it with
- *                  zeros before the core gets it, since physical memory contains what its last user left.
- *   ipc = legacy   The worker allocates, clears and keeps it. Such segments live as long as the worker process: when
- *                  it dies, all connections with sessions on the device are closed and their sequences are lost.
+ *   ipc = vmm      The daemon creates and exports the segment (mem/cuda.c, without a CUDA context). The device's worker
+ *                  process fills the segment with zeros before the core gets it, since device memory contains what its
+ *                  last user left.
+ *   ipc = legacy   The worker process allocates the segment, zeroes it and keeps it. These segments live as long as the
+ *                  worker: if the worker dies, all connections with sessions on the device are closed and their
+ *                  sequences are lost.
  */
 #include "daemon/server/device.h"
 
@@ -23,9 +26,9 @@
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/log.h"
 
-/* A pending segment. */
+/* A segment that the core waits for, while it is created and zeroed. */
 struct pending {
-	struct skv_worker_job job; /* first: `done` gets a pointer to it */
+	struct skv_worker_job job; /* must be first: the function `done` gets a pointer to the job */
 	struct skv_cuda_job cuda;
 	struct skv_device *device;
 	struct skv_core_pending m;
@@ -98,21 +101,22 @@ void skv_device_make(struct skv_server *s)
 		make(s->devices[m.device], &m);
 }
 
-/* Returns a handle to the worker that allocated the memory. */
+/* A job for a legacy device's worker, which frees a segment that it has allocated. */
 struct freeing {
-	struct skv_worker_job job; /* first */
+	struct skv_worker_job job; /* must be first */
 	struct skv_cuda_job cuda;
 };
 
 static void freed(struct skv_worker_job *job, int error, const char *why, const void *answer)
 {
-	(void)error, (void)why, (void)answer; /* a worker that fails to free is ended, which frees its memory */
+	/* errors are ignored: a worker that cannot free memory is ended, and its memory is freed with it */
+	(void)error, (void)why, (void)answer;
 	free(job);
 }
 
 /*
- * A VMM allocation lives until its last fd and mapping are gone: a client that keeps one keeps memory that no other
- * process can reach.
+ * Frees a segment of a device. A VMM allocation lives until its last fd is closed and its last mapping is gone: a
+ * client that keeps the fd keeps the memory, but no other process gets the same memory.
  */
 static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle, size_t bytes)
 {
@@ -137,7 +141,10 @@ static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle
 	skv_worker_submit(d->worker, &x->job);
 }
 
-/* The worker of a legacy device died, and with it all segments that it kept. */
+/*
+ * Called when a device's worker process has died. With ipc = legacy, all segments that the worker kept are lost with
+ * it.
+ */
 static void lost(void *device)
 {
 	struct skv_device *d = device;
@@ -164,7 +171,10 @@ static uint64_t min64(uint64_t a, uint64_t b)
 	return a < b ? a : b;
 }
 
-/* A share of the device: per cent up to 100, else bytes, at most all of them. */
+/*
+ * Returns the bytes that a setting allows of a device's memory: a setting of at most 100 is a percentage, a larger one
+ * is a number of bytes, cut at the device's memory.
+ */
 static uint64_t share(uint64_t setting, uint64_t bytes)
 {
 	return setting <= 100 ? bytes / 100 * setting : min64(setting, bytes);
@@ -226,7 +236,10 @@ static int device_new(struct skv_server *s, uint32_t number, const struct skv_cu
 	return 0;
 }
 
-/* Finds the device with this UUID. -ENODEV: there is none; another negative errno: the driver failed, with a text. */
+/*
+ * Finds the device with this UUID. Returns 0; -ENODEV if there is no such device; or another negative errno with a text
+ * if the driver failed.
+ */
 static int find(const uint8_t uuid[SKV_UUID_BYTES], uint32_t *ret, char why[SKV_CUDA_TEXT_MAX])
 {
 	struct skv_cuda_info info;
@@ -244,7 +257,10 @@ static int find(const uint8_t uuid[SKV_UUID_BYTES], uint32_t *ret, char why[SKV_
 	return -ENODEV;
 }
 
-/* A client that names a device by its UUID may number devices differently: a container shows it only some of them. */
+/*
+ * Clients name devices by UUID, because a client's numbers may differ from the daemon's: a container may have only some
+ * of the devices.
+ */
 int skv_device_resolve(struct skv_server *s, const uint8_t uuid[SKV_UUID_BYTES], uint32_t *number,
                        char why[SKV_TEXT_MAX])
 {
@@ -286,7 +302,8 @@ int skv_device_need(struct skv_server *s, uint32_t number, char why[SKV_TEXT_MAX
 	int r;
 
 	if (number == SKV_DEVICE_HOST || number >= SKV_MEMORY_KINDS || s->devices[number])
-		return 0; /* nothing to open; the core refuses an invalid number */
+		/* host memory and open devices need no opening; an invalid number is refused later, by the core */
+		return 0;
 	if (s->config.cuda == SKV_CUDA_OFF) {
 		snprintf(why, SKV_TEXT_MAX, "device memory is turned off (cuda = off)");
 		return EOPNOTSUPP;

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/server/device.h - CUDA devices: their segments and their worker processes. */
+/*
+ * daemon/server/device.h - opens CUDA devices, and creates segments of device memory with the help of worker processes.
+ */
 #ifndef SKV_DAEMON_DEVICE_H
 #define SKV_DAEMON_DEVICE_H
 
@@ -10,8 +12,8 @@
 struct skv_server;
 
 /*
- * Maps a client's device to the daemon's number. *number is the client's number; it is replaced by the number of the
- * device with this UUID. All zeros: *number stays. Returns 0, or a positive errno with a text in `why`.
+ * Replaces *number, the client's number of a device, by the daemon's number of the device with this UUID. If the UUID
+ * is all zeros, *number stays. Returns 0, or a positive errno with a text in `why`.
  */
 int skv_device_resolve(struct skv_server *, const uint8_t uuid[SKV_UUID_BYTES], uint32_t *number,
                        char why[SKV_TEXT_MAX]);
@@ -19,9 +21,10 @@ int skv_device_resolve(struct skv_server *, const uint8_t uuid[SKV_UUID_BYTES], 
 const char *skv_device_uuid_text(const uint8_t uuid[SKV_UUID_BYTES], char to[SKV_DEVICE_UUID_TEXT]);
 /* Opens the device if it is not open yet. Returns 0, or a positive errno with a text in `why`. */
 int skv_device_need(struct skv_server *, uint32_t device, char why[SKV_TEXT_MAX]);
-void skv_device_make(struct skv_server *);        /* start to create the segments that are pending in the core */
-void skv_device_reconfigure(struct skv_server *); /* apply changed limits and timeouts */
-void skv_device_close_all(struct skv_server *);   /* end the workers; no segment is created after this */
+void skv_device_make(struct skv_server *);        /* starts to create the segments that are pending in the core */
+void skv_device_reconfigure(struct skv_server *); /* applies changed limits and timeouts to all open devices */
+/* ends the workers of all devices; no segment is created after this */
+void skv_device_close_all(struct skv_server *);
 void skv_device_free_all(struct skv_server *);
 
 #endif

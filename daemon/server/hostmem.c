@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/server/hostmem.c - host memory that is freed in the background.
+ * daemon/server/hostmem.c - frees ranges of host memory in the background.
  *
  * The kernel frees a memfd's pages one by one: 64 MiB take some milliseconds, during which the loop would serve no
- * request. Touching memory takes longer than freeing it, so little memory is ever waiting to be freed.
+ * request. So worker threads of the ring do that. Clients take longer to fill memory than the kernel takes to free it,
+ * so little memory is ever waiting to be freed.
  */
 #include "daemon/server/hostmem.h"
 
@@ -11,23 +12,25 @@
 #include <stdlib.h>
 #include "daemon/core/memory/memory.h"
 
-#define RESERVED(limit) ((limit) / 4) /* part of a cgroup's limit that covers growth until the next check */
-#define MERGED_MOST 1024u /* ranges of one hole; the core is told of all of them in one turn */
+/* part of a cgroup's memory limit that is not given out, and covers growth of clients' memory until the next check */
+#define RESERVED(limit) ((limit) / 4)
+/* maximum of ranges that are freed as one hole; limits the work of the turn in which the core is told of them */
+#define MERGED_MOST 1024u
 
 struct discard {
 	struct discard *next;
 	struct skv_mem_range range;
 };
 
-/* A pool's memfd with ranges to be freed, one hole at a time. */
+/* The memfd of a pool with ranges that wait to be freed. One hole at a time is punched into the memfd. */
 struct skv_hostfile {
-	struct skv_op op; /* first */
+	struct skv_op op; /* must be first */
 	struct skv_hostfile *next;
 	struct skv_hostmem *memory;
 	int fd;
-	bool closing; /* close it after the last range */
+	bool closing; /* close `fd` when the last range has been freed */
 	struct discard *first, **end;
-	uint32_t punching; /* number of ranges, from `first` on, in the current hole */
+	uint32_t punching; /* number of ranges, from the first one on, in the hole that is being punched */
 };
 
 static void forget(struct skv_hostfile *f)
@@ -44,7 +47,7 @@ static void forget(struct skv_hostfile *f)
 
 static void punched(struct skv_op *op, int res);
 
-/* Punches the next hole: adjacent ranges that were withdrawn one after the other. */
+/* Punches the next hole into the memfd: as many ranges from the front of the queue as are adjacent in the file. */
 static void punch(struct skv_hostfile *f)
 {
 	uint64_t at = f->first->range.offset, bytes = f->first->range.bytes;
@@ -71,7 +74,7 @@ static void punched(struct skv_op *op, int res)
 		f->first = d->next;
 		if (!f->first)
 			f->end = &f->first;
-		/* a draining loop cancels the punch; the range counts as discarded all the same */
+		/* a loop that is being drained cancels the punch; the range counts as freed nevertheless */
 		if (res == 0 || res == -ECANCELED || skv_mem_host.discard(&skv_mem_host, f->fd, &d->range))
 			skv_core_segment_discarded(f->memory->core, &d->range);
 		free(d);

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/server/server-priv.h - the state that the parts of the server share. Calls go downwards: server.c (life),
- * request.c (handlers), device.c (memory of devices), fence.c, tasks.c, lease.c, policy.c and report.c (JSON), reply.c
- * (answers).
+ * daemon/server/server-priv.h - the state that the parts of the server share. A part calls only parts after it in this
+ * list: server.c (start and stop), request.c (handlers), device.c (memory of devices), fence.c, tasks.c, lease.c,
+ * policy.c and report.c (JSON), reply.c (replies).
  */
 #ifndef SKV_SERVER_PRIV_H
 #define SKV_SERVER_PRIV_H
@@ -24,56 +24,65 @@
 
 /* An open CUDA device. */
 struct skv_device {
-	struct skv_mem_ops ops; /* first: the core's interface to it */
+	struct skv_mem_ops ops; /* must be first: functions by which the core uses the device's memory */
 	struct skv_server *server;
-	uint32_t number;  /* as in skv_model.device */
-	unsigned ordinal; /* as CUDA counts */
-	bool legacy;      /* ipc = legacy ... */
-	uint64_t kept;    /* ... and the number of segments that its worker holds */
+	uint32_t number;  /* number of the device, as in skv_model.device */
+	unsigned ordinal; /* number of the device in CUDA, which counts from 0 */
+	bool legacy;      /* the setting `ipc` is legacy: the worker allocates and keeps segments */
+	uint64_t kept;    /* number of segments that the worker keeps, if legacy */
 	char name[16];    /* "cuda:0" */
 	struct skv_cuda_info info;
 	struct skv_core_memory_limits limits;
 	struct skv_worker *worker;
 };
 
-/* What the previous daemon left, and whether a next one gets what this one leaves: restart/. */
+/*
+ * State of the code in daemon/restart/: what the previous daemon left, and whether the next daemon gets the state of
+ * this one.
+ */
 struct skv_restart {
-	struct skv_sd_passed passed;     /* by the service manager */
-	struct skv_past_client *clients; /* of the previous daemon, until they are watched */
+	struct skv_sd_passed passed;     /* descriptors that the service manager passed */
+	struct skv_past_client *clients; /* clients of the previous daemon, until their processes are watched */
 	uint32_t n_clients;
-	bool leaving; /* stopping, and the service manager keeps the state: clients are not gone */
+	/* the daemon stops and the service manager keeps the state, so a closed connection does not end its client */
+	bool leaving;
 };
 
-/* Requests that are answered later, and clients that are not served any more: requests/. */
+/* State of the code in daemon/requests/: requests that are answered later, and fenced clients. */
 struct skv_requests {
-	struct skv_queue leases;                /* that wait for memory */
-	struct skv_queue queries, full_queries; /* being answered; waiting for room in their connection's queue */
-	struct skv_attaching *attaching;        /* that wait for a file, or for the end of the sequence's holder */
-	struct skv_task_reply *tasks;           /* that the core works on in turns */
-	struct skv_fence *fences;               /* clients whose process outlives their connection */
-	bool notices_due;                       /* the core has changed: segments may have to be announced */
+	struct skv_queue leases;                /* leases that wait for memory */
+	/* lists that are being sent; lists that wait for room in their connection's queue */
+	struct skv_queue queries, full_queries;
+	/* attaches that wait until the sequence is read from its file, or until its holder is gone */
+	struct skv_attaching *attaching;
+	struct skv_task_reply *tasks;           /* requests on which the core works in turns */
+	struct skv_fence *fences;               /* clients whose connection has ended, and whose process has not */
+	/* the core may have changed, so that segments have to be announced to clients */
+	bool notices_due;
 };
 
-/* Start, stop, reload, signals: server.c. */
+/* State of server.c: start, stop, reload, signals. */
 struct skv_life {
-	struct skv_sockets sockets; /* created by this daemon; unset if the service manager passed the sockets */
+	/* listening sockets that this daemon created; unset if the service manager passed the sockets */
+	struct skv_sockets sockets;
 	int command_fd, signal_fd;
 	uint64_t command;
 	struct signalfd_siginfo signal;
 	struct skv_op command_op, signal_op, watchdog_op;
 	uint64_t watchdog_ns;
 	bool serving, stopping, reload_again;
-	bool reload_failed; /* the last reload failed; the status says so until one succeeds */
+	bool reload_failed; /* the last reload failed; the status line says so until a reload succeeds */
 	char status[256];
 	uint64_t started_ns;
 };
 
-/* What is done once a second: tick.c. */
+/* State of tick.c: work that is done once a second. */
 struct skv_tick {
 	struct skv_op op;
-	uint32_t measured;                 /* sequence at which the next step continues to measure */
-	size_t steps_left;                 /* of the last tick */
-	uint64_t told_aged, told_for_room; /* dropped sequences that have been logged */
+	/* index of the sequence at which the next step continues to measure memory */
+	uint32_t measured;
+	size_t steps_left;                 /* number of steps of the current tick that have not been done */
+	uint64_t told_aged, told_for_room; /* number of dropped sequences that have been logged */
 };
 
 struct skv_server {
@@ -87,7 +96,7 @@ struct skv_server {
 	struct skv_registry *registry;
 	struct skv_scan *scan;
 	struct skv_counts *counts;
-	struct skv_device *devices[SKV_MEMORY_KINDS]; /* by number; NULL: not opened yet */
+	struct skv_device *devices[SKV_MEMORY_KINDS]; /* devices by number; NULL: not opened yet */
 	struct skv_jobs *jobs;
 	struct skv_parking *parking;                  /* NULL: parking is off */
 	struct skv_prefix *prefix;

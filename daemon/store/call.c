@@ -8,14 +8,15 @@
 #include <string.h>
 #include "common/clock.h"
 
-#define MS UINT64_C(1000000)  /* ns */
-#define MAX_REDIRECTIONS 5    /* per key and call */
-#define SMALLEST_VALUE 64u    /* approximate minimum cost of a reply in the server, in bytes */
+#define MS UINT64_C(1000000)  /* ns in a millisecond */
+#define MAX_REDIRECTIONS 5    /* maximum number of redirections of a key in a call */
+#define SMALLEST_VALUE 64u    /* approximate minimum size in bytes of a reply that the server buffers */
 
-enum asking { NOT_ASKING, TO_ASK, ASKED }; /* ASKED: the reply to ASKING is outstanding */
+/* TO_ASK: ASKING has to be sent before the key's command; ASKED: the reply to ASKING is outstanding */
+enum asking { NOT_ASKING, TO_ASK, ASKED };
 
 struct key {
-	uint32_t next; /* in a list of a node */
+	uint32_t next; /* index of the next key in the list of the node, or SKV_STORE_NONE */
 	uint8_t redirections, asking;
 };
 
@@ -23,12 +24,12 @@ struct run {
 	struct skv_store_line *line;
 	const struct skv_store_call *call;
 	struct key *keys;      /* [call->n] */
-	struct pollfd *polls;  /* for n_polls nodes */
+	struct pollfd *polls;  /* [n_polls] */
 	uint32_t n_polls;
-	struct skv_store_node *node; /* whose replies are being parsed */
+	struct skv_store_node *node; /* the node whose replies are being parsed */
 	uint64_t deadline_ns;
-	uint32_t n_left, n_in_flight; /* keys without a status; how many of them have been sent */
-	int error;
+	uint32_t n_left, n_in_flight; /* number of keys without a status; number of those whose command is in flight */
+	int error; /* the first negative status of a key, or 0 */
 };
 
 /* ---- lists ----------------------------------------------------------------------------------------- */
@@ -81,7 +82,9 @@ static uint32_t land(struct run *run)
 	return pop(run, &run->node->in_flight);
 }
 
-/* Fails all keys of a node, which is unusable for this call: connecting failed, or its open connection just did. */
+/*
+ * Fails all keys of a node that is unusable for the rest of the call: connecting, or its open connection, has failed.
+ */
 static void fail_node(struct run *run, struct skv_store_node *node, int error)
 {
 	if (skv_store_conn_is_open(node->conn))
@@ -97,7 +100,9 @@ static void fail_node(struct run *run, struct skv_store_node *node, int error)
 
 /* ---- replies --------------------------------------------------------------------------------------- */
 
-/* First word of an error reply, its errno, and whether it applies to the key, to all writes or to the whole server. */
+/*
+ * The first word of an error reply, its errno, and whether the error concerns one key, all writes, or the whole server.
+ */
 static const struct server_error {
 	const char *word;
 	int error;
@@ -179,7 +184,7 @@ static int take_error(struct run *run, const struct skv_store_part *part, char *
 	skv_store_conn_succeeded(node->conn);
 	finish(run, land(run), e->error, why);
 	if (e->of == WRITES && run->call->op == SKV_STORE_SET)
-		while (!is_empty(&node->unsent)) /* the server would refuse these, too */
+		while (!is_empty(&node->unsent)) /* the server would refuse these writes, too */
 			finish(run, pop(run, &node->unsent), e->error, why);
 	return 0;
 }
@@ -231,7 +236,7 @@ static int take_part(void *ctx, const struct skv_store_part *part, char why[SKV_
 		return skv_store_refuse(why, -EPROTO, "the server sent a reply without a request");
 	k = &run->keys[node->in_flight.first];
 	if (k->asking == ASKED && (part->type == SKV_STORE_STATUS || part->type == SKV_STORE_ERROR)) {
-		k->asking = NOT_ASKING; /* if ASKING was refused, the next reply fails */
+		k->asking = NOT_ASKING; /* if the server refused ASKING, its reply to the key's command is an error */
 		return 0;
 	}
 	if (k->asking != ASKED && part->type == SKV_STORE_ERROR && part->depth == 0)
@@ -300,8 +305,8 @@ static int send_keys(struct run *run, struct skv_store_node *node)
 }
 
 /*
- * Sends commands and receives replies of a node. Returns 1 if there was progress, 0 if not, or a negative errno.
- * Opening a connection blocks.
+ * Sends commands to a node and receives its replies. Returns 1 if there was progress, 0 if not, or a negative errno.
+ * Does not wait, except for the connection to be opened.
  */
 static int serve(struct run *run, struct skv_store_node *node)
 {
@@ -328,7 +333,7 @@ static int serve(struct run *run, struct skv_store_node *node)
 
 /* ---- the call -------------------------------------------------------------------------------------- */
 
-/* Assigns each key to its node, or fails it. */
+/* Appends each key to the `unsent` list of its node; fails a key that is too long or that no node has. */
 static void distribute(struct run *run)
 {
 	const struct skv_store_call *call = run->call;
@@ -353,7 +358,7 @@ static void distribute(struct run *run)
 	}
 }
 
-/* Waits until a server is ready or the deadline has passed. Returns 0 or -ENOMEM. */
+/* Waits until a server can be read from or written to, or the deadline has passed. Returns 0 or -ENOMEM. */
 static int wait_for_servers(struct run *run)
 {
 	const struct skv_store_cluster *c = run->line->cluster;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/client.h - client of a prefix store in Redis or Valkey: values by key, for one thread of a worker
- * process.
+ * daemon/store/client.h - client of a prefix store in Redis or Valkey: stores and reads values by key. One thread of a
+ * worker process uses it.
  *
- * A store that is down, slow or full costs no more than a bounded wait. Each call has a deadline and returns by then,
- * whatever servers do or send. A server that failed is not retried for a while (conn.h); calls that need it meanwhile
- * fail immediately with -EHOSTDOWN. The client does not log, and neither raises nor handles signals. Its memory is
- * bounded: a value of a reply, a command, and a few bytes for each key of the call.
+ * A store that is down, slow or full costs no more than a bounded wait: each call has a deadline and returns by then,
+ * whatever servers do or send. A server that failed is not retried for a while (conn.h); calls that need that server
+ * meanwhile fail at once with -EHOSTDOWN. The client does not log, and neither raises nor handles signals. The client's
+ * memory is bounded: a value of a reply, a command, and a few bytes for each key of the call.
  *
- * A call takes many keys and pipelines their commands. The result for a key is in status[i]: 1, 0 or a negative errno,
- * as documented for each call; it is always set. A call returns 0 if no status is negative, otherwise the first error,
- * whose text skv_store_error() returns. Keys and values are arbitrary bytes; the keys of a call must be distinct.
+ * A call takes many keys and pipelines their commands. The call sets status[i] for each keys[i]: 1, 0 or a negative
+ * errno, as documented for each call. A call returns 0 if no status is negative, otherwise the first error, whose text
+ * skv_store_error() returns. Keys and values are arbitrary bytes; the keys of a call must be distinct.
  *
  *   -EHOSTDOWN   the server failed recently or reports that it is not ready, or no node of the cluster has the key
  *   -ETIMEDOUT   no reply before the deadline: a value may have been stored
@@ -43,29 +43,35 @@ struct skv_store_bytes {
  */
 int skv_store_new(const struct skv_store_config *, struct skv_store **ret, char why[SKV_STORE_TEXT]);
 struct skv_store *skv_store_free(struct skv_store *); /* NULL is allowed; returns NULL */
-/* Returns the error of the last call, one line; "": none. */
+/* Returns the error text of the last call, one line; "": it had no error. */
 const char *skv_store_error(const struct skv_store *);
 
 /*
- * Receives the value of keys[i], valid until the function returns; NULL: no value. Called in any order, but not for
- * keys with an error.
+ * Receives the value of keys[i], which is valid until the function returns; NULL: the store has none. The client calls
+ * it for the keys of a call in any order, but not for keys with an error.
  */
 typedef void (*skv_store_value_fn)(void *ctx, uint32_t i, const void *value, size_t bytes);
 
-/* timeout_ms 0: as configured. Status 1: fn received a value; 0: no value exists. */
+/*
+ * Reads values, which fn receives. Status 1: fn received a value; 0: the store has no value of the key. timeout_ms,
+ * also of the functions below, is for the whole call; 0: as configured.
+ */
 int skv_store_get(struct skv_store *, const struct skv_store_bytes *keys, uint32_t n, uint32_t timeout_ms,
                   skv_store_value_fn fn, void *ctx, int *status);
 /*
- * Stores values for ttl_ms milliseconds (0: without expiry). only_new: existing keys remain unchanged. Status 1:
- * stored; 0: the key existed.
+ * Stores values, which expire after ttl_ms milliseconds (0: never). only_new: existing keys remain unchanged. Status 1:
+ * the value was stored; 0: the key existed.
  */
 int skv_store_set(struct skv_store *, const struct skv_store_bytes *keys, const struct skv_store_bytes *values,
                   uint32_t n, uint64_t ttl_ms, bool only_new, uint32_t timeout_ms, int *status);
-/* Status 1: the key exists (was deleted); 0: it does not (did not) exist. */
+/* Asks which keys exist. Status 1: the key exists; 0: it does not. */
 int skv_store_exists(struct skv_store *, const struct skv_store_bytes *keys, uint32_t n, uint32_t timeout_ms,
                      int *status);
+/* Deletes keys. Status 1: the key was deleted; 0: it did not exist. */
 int skv_store_del(struct skv_store *, const struct skv_store_bytes *keys, uint32_t n, uint32_t timeout_ms, int *status);
-/* Sends TOUCH, which marks keys as used, so that a store with LRU eviction keeps them. */
+/*
+ * Marks keys as used (TOUCH), so that a store with LRU eviction keeps them. Status 1: the key exists; 0: it does not.
+ */
 int skv_store_touch(struct skv_store *, const struct skv_store_bytes *keys, uint32_t n, uint32_t timeout_ms,
                     int *status);
 

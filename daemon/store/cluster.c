@@ -8,13 +8,13 @@
 #include "common/clock.h"
 
 #define MS UINT64_C(1000000)   /* ns */
-#define REFRESH_EVERY 200u     /* ms */
-#define NO_NODE UINT16_MAX /* more than SKV_STORE_MAX_NODES */
-#define MAX_PARTS (1u << 19) /* per reply to CLUSTER SLOTS: enough for a range per hash slot, with replicas */
+#define REFRESH_EVERY 200u     /* minimum interval, in ms, at which the map of hash slots is read */
+#define NO_NODE UINT16_MAX /* a hash slot without a node; more than SKV_STORE_MAX_NODES */
+#define MAX_PARTS (1u << 19) /* in a reply to CLUSTER SLOTS: enough for a range of each hash slot, with replicas */
 
 /* ---- hash slots ------------------------------------------------------------------------------------ */
 
-/* CRC16-CCITT (XMODEM), bit by bit: keys are short. */
+/* Returns the CRC16-CCITT (XMODEM) of a key, computed bit by bit, since keys are short. */
 static uint16_t crc16(const unsigned char *p, size_t n)
 {
 	uint16_t crc = 0;
@@ -126,7 +126,7 @@ void skv_store_cluster_move(struct skv_store_cluster *c, uint32_t hash_slot, con
 	c->stale = true;
 }
 
-/* Removes nodes that are neither configured nor in the map, with their connections. */
+/* Removes nodes that are neither configured nor in the map of hash slots, and closes their connections. */
 static void forget_nodes(struct skv_store_cluster *c)
 {
 	uint16_t to[SKV_STORE_MAX_NODES];
@@ -153,8 +153,8 @@ static void forget_nodes(struct skv_store_cluster *c)
 /* ---- CLUSTER SLOTS --------------------------------------------------------------------------------- */
 
 /*
- * The reply is an array of ranges. A range consists of first, last, and nodes, of which the first is the master. A node
- * consists of host, port and elements that are ignored here.
+ * The reply to CLUSTER SLOTS is an array of ranges. A range is an array of its first and last hash slot, and of nodes,
+ * the first of which is the master. A node is an array of host, port and elements that are ignored here.
  */
 struct skv_store_map_reader {
 	struct skv_store_cluster *cluster;
@@ -176,7 +176,7 @@ struct skv_store_map_reader *skv_store_map_begin(struct skv_store_cluster *c, co
 	return m;
 }
 
-/* An empty host means that of the server which replies. */
+/* Copies a host name into the address. An empty name means the host of the server that sent it, `from`. */
 static bool take_host(struct skv_store_address *a, const char *text, size_t n, const struct skv_store_address *from)
 {
 	if (n == 0) {
@@ -193,7 +193,7 @@ static bool take_host(struct skv_store_address *a, const char *text, size_t n, c
 	return true;
 }
 
-/* Completes a range with the master's port. */
+/* Enters a range of hash slots into the map when the port of its master, the last part that is needed, has arrived. */
 static int take_range(struct skv_store_map_reader *m, int64_t port, char *why)
 {
 	struct skv_store_cluster *c = m->cluster;
@@ -259,7 +259,7 @@ void skv_store_map_end(struct skv_store_map_reader *m, bool complete)
 	free(m);
 }
 
-/* Reads the map from this node. */
+/* Reads the map of hash slots from this node. */
 static int read_map(struct skv_store_cluster *c, struct skv_store_conn *conn, uint64_t deadline_ns)
 {
 	const uint64_t own = skv_now_ns() + c->config->connect_ms * MS;
@@ -275,7 +275,7 @@ static int read_map(struct skv_store_cluster *c, struct skv_store_conn *conn, ui
 	                       own < deadline_ns ? own : deadline_ns);
 	if (r < 0)
 		skv_store_conn_down(conn);
-	skv_store_map_end(m, r == 0); /* may close the connection */
+	skv_store_map_end(m, r == 0); /* this may free the node and `conn` */
 	return r;
 }
 

@@ -12,7 +12,7 @@
 
 #define DEFAULT_PORT 6379u
 
-/* A range of the parsed text. */
+/* A range of bytes in the text that is being parsed. */
 struct span {
 	const char *at;
 	size_t n;
@@ -21,7 +21,10 @@ struct span {
 /* Arguments for "%.*s" in messages. */
 #define SHOW(s) (int)((s).n < 64 ? (s).n : 64), (s).at
 
-/* Splits at the first (or last) `c`, which is in neither part. Returns false and changes nothing if there is none. */
+/*
+ * Splits `rest` at its first, or last, character `c`: *ret gets what is before it, and `rest` what is after it. Returns
+ * false and changes nothing if there is no `c`.
+ */
 static bool cut(struct span *rest, char c, bool last, struct span *ret)
 {
 	const char *p = last ? memrchr(rest->at, c, rest->n) : memchr(rest->at, c, rest->n);
@@ -42,7 +45,7 @@ static struct span cut_or_all(struct span *rest, char c)
 	return part;
 }
 
-/* Decodes %XX. False: empty, too long or invalid. */
+/* Copies text and decodes %XX in it. False: the result is empty or too long, or %XX is invalid. */
 static bool decode(struct span s, char *to, size_t cap)
 {
 	size_t n = 0;
@@ -94,7 +97,7 @@ static const struct option {
 	enum type type;
 	bool of_tls, of_unix;
 	size_t offset;
-	uint32_t min, max; /* of numbers; max of texts is bytes, including NUL */
+	uint32_t min, max; /* limits of a number; of a text, max is its bytes, including NUL */
 	const char *expected;
 } options[] = {
 #define AT(field) offsetof(struct skv_store_config, field)
@@ -162,7 +165,7 @@ static int parse_options(struct skv_store_config *c, struct span rest, bool is_u
 
 /* ---- address ------------------------------------------------------------------------------------- */
 
-/* Parses "user:password" or ":password". Messages never contain either. */
+/* Parses "user:password" or ":password". Error texts contain neither user nor password. */
 static int parse_user(struct skv_store_config *c, struct span s, char *why)
 {
 	struct span user;
@@ -259,7 +262,7 @@ static int read_password(struct skv_store_config *c, char *why)
 	return 0;
 }
 
-/* Checks constraints between several parts. */
+/* Checks that the options and the address fit together. */
 static int check(const struct skv_store_config *c, bool is_unix, char *why)
 {
 	if (c->n_addresses > 1 && !c->cluster)

@@ -6,18 +6,18 @@
  *   rediss://…                      the same over TLS
  *   unix://[[user]:password@]/path[?…]
  *
- * user, password, path and values may contain %XX. A host may be an IPv6 address in brackets. With several hosts, these
+ * User, password, path and values of options may contain %XX. A host may be an IPv6 address in brackets. Several hosts
  * are the initial nodes of a cluster. Options and their defaults:
  *
- *   cluster=on|off        Redis Cluster; off
- *   db=N                  for unix://; 0
- *   password-file=FILE    its first line is the password, which then is in no command line
- *   connect-timeout=MS    for name resolution, connection, TLS and password together; 500
- *   timeout=MS            for a call without a timeout of its own; 2000
- *   ca=FILE               trusted authorities, PEM; those of the system
- *   cert=FILE, key=FILE   of this client, PEM; none
- *   tls-name=NAME         expected name in the server's certificate; the host as written, for a node of a
- *                         cluster as the cluster reports it
+ *   cluster=on|off        whether the servers are a Redis Cluster; off
+ *   db=N                  number of the database, for unix://; 0
+ *   password-file=FILE    file whose first line is the password, so that no command line contains it; none
+ *   connect-timeout=MS    time for name resolution, connecting, TLS and password together; 500
+ *   timeout=MS            time for a call without a timeout of its own; 2000
+ *   ca=FILE               certificates of trusted authorities, PEM; those of the system
+ *   cert=FILE, key=FILE   certificate of this client and its private key, PEM; none
+ *   tls-name=NAME         expected name in the server's certificate; the host as written above, or for other
+ *                         nodes of a cluster, as the cluster reports it
  */
 #ifndef SKV_STORE_CONFIG_H
 #define SKV_STORE_CONFIG_H
@@ -32,8 +32,8 @@
 #define SKV_STORE_SECRET 513u
 
 struct skv_store_address {
-	char host[SKV_STORE_HOST]; /* for TCP; the path of a UNIX socket if it begins with '/' */
-	uint16_t port;             /* 0: UNIX socket */
+	char host[SKV_STORE_HOST]; /* name or address of a TCP host, or path of a UNIX socket, beginning with '/' */
+	uint16_t port;             /* TCP port; 0: UNIX socket */
 };
 
 struct skv_store_config {
@@ -48,10 +48,11 @@ struct skv_store_config {
 
 /*
  * Parses a configuration and reads the password file if there is one. Returns 0, -EINVAL, or the error of reading that
- * file, with a text that names the input and what was expected, but never the password. *ret is written on success
- * only; call skv_store_config_wipe() after use.
+ * file. An error has a text, which says what was given and what was expected, but never contains the password. *ret is
+ * written on success only; call skv_store_config_wipe() after use.
  */
 int skv_store_config_parse(struct skv_store_config *ret, const char *text, char why[SKV_STORE_TEXT]);
+/* Overwrites the password. */
 void skv_store_config_wipe(struct skv_store_config *);
 
 #endif

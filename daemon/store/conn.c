@@ -10,7 +10,7 @@
 #include "common/clock.h"
 
 #define MS UINT64_C(1000000) /* ns */
-#define BACKOFF_FIRST 100u   /* ms */
+#define BACKOFF_FIRST 100u   /* ms of delay after the first failure */
 #define BACKOFF_MAX 5000u
 #define MAX_ARGS 8
 #define LARGE (16u << 10) /* bytes; a larger command is not copied into the batch */
@@ -43,7 +43,7 @@ struct skv_store_conn *skv_store_conn_free(struct skv_store_conn *c)
 	if (c) {
 		close_it(c);
 		skv_store_resolver_free(&c->resolver);
-		explicit_bzero(c->batch, sizeof(c->batch)); /* it contained a password */
+		explicit_bzero(c->batch, sizeof(c->batch)); /* AUTH put the password there */
 		free(c);
 	}
 	return NULL;
@@ -81,7 +81,7 @@ void skv_store_conn_succeeded(struct skv_store_conn *c)
 
 bool skv_store_conn_has_room(const struct skv_store_conn *c)
 {
-	return !c->large && c->n_batch <= SKV_STORE_BATCH - 2 * LARGE; /* for one command, and ASKING before it */
+	return !c->large && c->n_batch <= SKV_STORE_BATCH - 2 * LARGE; /* room for a command and ASKING before it */
 }
 
 int skv_store_conn_command(struct skv_store_conn *c, int n, const char **args, const size_t *bytes)
@@ -146,7 +146,7 @@ short skv_store_conn_events(const struct skv_store_conn *c)
 
 /* ---- single commands ------------------------------------------------------------------------------- */
 
-/* A command with exactly one reply. */
+/* A command of skv_store_conn_ask(), to which exactly one reply is expected. */
 struct question {
 	skv_store_part_fn fn;
 	void *ctx;
@@ -167,7 +167,9 @@ static int wait_for_reply(struct skv_store_conn *c, const struct question *q, ui
 	char *piece = malloc(SKV_STORE_PIECE);
 	int r = piece ? 0 : skv_store_refuse(c->why, -ENOMEM, "no memory for a reply"), sent;
 
-	/* an array is complete when the parser is at the beginning of a reply again */
+	/*
+	 * the reply is complete when its first part has arrived and the parser is between replies (has_part is false)
+	 */
 	while (r >= 0 && (q->n_replies == 0 || c->replies.has_part)) {
 		struct pollfd p = {.fd = c->transport.fd};
 
@@ -230,7 +232,7 @@ static int introduce(struct skv_store_conn *c, uint64_t deadline_ns)
 	return r;
 }
 
-/* Returns whether the connection is open without pending input. No reply is outstanding here. */
+/* Returns whether the connection is open and has no input. Called while no reply is outstanding: input is an error. */
 static bool is_usable(struct skv_store_conn *c)
 {
 	char byte;

@@ -12,8 +12,8 @@ struct skv_store_export {
 };
 
 /*
- * Stores the agent's metadata. Done for every job, so that the metadata lives as long as the job's records, and
- * reappears if a reader has deleted it because it took this host for dead.
+ * Stores the agent's metadata in the prefix store. Each job does so, so that the metadata does not expire before the
+ * job's records, and so that it is there again if another host has deleted it because this host seemed dead.
  */
 static int publish(struct skv_store_values *v, struct skv_nixl *nixl)
 {
@@ -80,8 +80,8 @@ bool skv_store_export_record(const struct skv_store_export *e, struct skv_store_
 }
 
 /*
- * Another host may have stored the same part meanwhile. Its record is deleted, too; the next host that computes the
- * part stores it again.
+ * If another host has stored its own record of the same part meanwhile, that record is deleted, since the key is the
+ * same. The next host that computes the part then stores it again.
  */
 int skv_store_export_clean(struct skv_store_export *e, struct skv_store_values *v)
 {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/get.c - finds blocks in the store, and reads them into memory.
+ * daemon/store/get.c - finds blocks of a sealed prefix in the prefix store (FIND), and reads them into memory (GET).
  *
- * Pages are fresh and invisible until the job has reported how many blocks are valid. So each part is written to its
- * pages once it is verified, even if its block turns out to be incomplete.
+ * No other process uses the pages of a GET job until the job has reported how many blocks are valid. So each part is
+ * written to its pages as soon as it is verified, even if its block turns out to be incomplete.
  */
 #include <errno.h>
 #include <poll.h>
@@ -35,7 +35,7 @@ int skv_store_find_job(struct skv_disk_work *work)
 			;
 		work->n_blocks += i;
 		found = i == n;
-		if (!found && v->status[i] == 0) /* keys after it may have failed; that makes no difference */
+		if (!found && v->status[i] == 0) /* block i is missing: errors of keys after it make no difference */
 			r = 0;
 		if (r == 0)
 			r = skv_disk_progress(work, 0);
@@ -50,12 +50,13 @@ int skv_store_find_job(struct skv_disk_work *work)
 
 struct get {
 	struct skv_store_values *v;
-	struct skv_store_part_number at[SKV_STORE_BATCH_KEYS]; /* parts of the call */
+	struct skv_store_part_number at[SKV_STORE_BATCH_KEYS]; /* parts that the current call reads */
 	struct skv_store_part_number next; /* the first part that is not known to be valid */
+	/* of each part of the call: it is valid and in its pages; its record was found, but its value not read yet */
 	bool right[SKV_STORE_BATCH_KEYS], unknown[SKV_STORE_BATCH_KEYS];
-	struct skv_store_import import; /* records in the call */
-	int error; /* of memory, not of the store */
-	bool ends; /* a part is missing: stop after this call */
+	struct skv_store_import import; /* records that the call has found */
+	int error; /* error of the job's memory or of the daemon's socket, not of the store */
+	bool ends; /* a part is missing: no further call is made */
 };
 
 static void take_part(struct get *g, uint32_t i, const void *value, size_t bytes)
@@ -83,7 +84,7 @@ static void take_imported(void *ctx, uint32_t i, const void *value, size_t bytes
 	g->v->work->nixl_bytes += g->right[i] ? bytes : 0;
 }
 
-/* Receives a value of the store: a part, or the record of one. */
+/* Receives a value of the store, which is a part or the record of a part. */
 static void take(void *ctx, uint32_t i, const void *value, size_t bytes)
 {
 	struct get *g = ctx;
@@ -99,7 +100,7 @@ static void take(void *ctx, uint32_t i, const void *value, size_t bytes)
 	g->import.n += g->unknown[i];
 }
 
-/* True if a key has an invalid value. It may be of another type (-EBADMSG) or too large (-EPROTO). */
+/* Returns whether the store has an invalid value for key i; also one of another type (-EBADMSG) or size (-EPROTO). */
 static bool is_wrong(const struct get *g, uint32_t i)
 {
 	const int status = g->v->status[i];
@@ -108,9 +109,9 @@ static bool is_wrong(const struct get *g, uint32_t i)
 }
 
 /*
- * Deletes invalid values from the store. A value that is too large ends the connection, which also fails the keys after
- * it with -EPROTO; so only the first of them is deleted, after the delay for reconnecting. Returns true if they are
- * deleted.
+ * Deletes invalid values of the call's n keys from the store. A value that is too large ends the connection, so all
+ * keys after it fail with -EPROTO, too. So of the keys with -EPROTO only the first is deleted, after the delay before
+ * the connection can be opened again. Returns true if there were invalid values and they are deleted.
  */
 static bool delete_wrong(struct get *g, uint32_t n)
 {
@@ -132,7 +133,7 @@ static bool delete_wrong(struct get *g, uint32_t n)
 	return n_wrong > 0 && left_ms > 0 && skv_store_del(v->store, wrong, n_wrong, left_ms, status) == 0;
 }
 
-/* Prepares keys of the next parts, as many as fit into a call. */
+/* Sets the keys of the parts that the next call reads, as many as fit into a call. Returns their number. */
 static uint32_t next_parts(struct get *g)
 {
 	struct skv_store_values *v = g->v;
@@ -154,7 +155,7 @@ static uint32_t next_parts(struct get *g)
 	return n;
 }
 
-/* The first i parts of the call are valid: advances g->next. */
+/* Advances g->next after a call whose first i parts are valid. */
 static void take_right(struct get *g, uint32_t i)
 {
 	struct skv_store_values *v = g->v;
@@ -192,7 +193,7 @@ static int get_some(struct get *g, uint32_t n)
 	if (imported < 0)
 		return imported;
 	if (g->ends && (v->status[i] >= 0 || (is_wrong(g, i) && deleted)))
-		return 0; /* the part does not exist; errors of later keys make no difference */
+		return 0; /* part i does not exist or is invalid: errors of keys after it make no difference */
 	return r;
 }
 
@@ -224,7 +225,7 @@ static int put_entries(struct skv_store_values *v, const struct skv_seqmem_layou
 	return put_memory(v, l->table + ((uint64_t)table * l->max_pages + page) * sizeof(*entries), entries, n * sizeof(*entries));
 }
 
-/* Enters the pages whose first bytes belong to the block. */
+/* Writes the page table entries of the pages whose first bytes belong to this block. */
 static int put_pages(struct skv_store_values *v, const struct skv_seqmem_layout *l, uint32_t block)
 {
 	const struct skv_store_piece *piece = v->cut.piece;
@@ -246,7 +247,7 @@ static int put_pages(struct skv_store_values *v, const struct skv_seqmem_layout 
 	return r;
 }
 
-/* Enters holes for the pages of rows that a layer has compressed into records. */
+/* Writes page table entries without a page (holes) for the K and V rows that the layer has compressed into records. */
 static int put_holes(struct skv_store_values *v, const struct skv_seqmem_layout *l, uint32_t layer)
 {
 	skv_pte hole[SKV_STORE_BLOCK_PAGES];
@@ -263,7 +264,7 @@ static int put_holes(struct skv_store_values *v, const struct skv_seqmem_layout 
 	return r;
 }
 
-/* Writes the token ids, followed by -1: there is no next input token. */
+/* Writes the token ids of the blocks that were read, and -1 after them: the sequence has no next input token. */
 static int put_ids(struct skv_store_values *v, const struct skv_seqmem_layout *l)
 {
 	const uint64_t from = sizeof(v->what) + v->what.n_blocks * sizeof(*v->names);
@@ -280,7 +281,7 @@ static int put_ids(struct skv_store_values *v, const struct skv_seqmem_layout *l
 	return r < 0 ? r : put_memory(v, l->tokens + at, &none, sizeof(none));
 }
 
-/* Writes the sequence memory; its header, which makes it a sequence, comes last. */
+/* Writes the sequence memory. Its header is written last, since the header's commit word makes it a valid sequence. */
 static int commit(struct skv_store_values *v)
 {
 	const uint32_t n_blocks = v->work->n_blocks;

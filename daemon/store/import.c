@@ -6,9 +6,9 @@
 #include "common/clock.h"
 
 #define MS UINT64_C(1000000) /* ns */
-#define MOST_MS 2000u /* limit of all reads of a call, as for a call to the store */
+#define MOST_MS 2000u /* maximum time of all reads of a call; the same as the default timeout of a call to the store */
 
-/* The values of a call, each with the overhead of sealing. */
+/* Bytes of memory for the values of a call, each with the overhead of sealing. */
 #define MEMORY (SKV_STORE_CALL_BYTES + SKV_STORE_BATCH_KEYS * (size_t)SKV_STORE_SEAL_OVERHEAD)
 _Static_assert(MEMORY >= SKV_STORE_MAX_VALUE, "room for one value of any size");
 
@@ -26,7 +26,7 @@ struct import {
 struct metadata {
 	const struct skv_store_cipher *cipher;
 	const uint8_t *agent;
-	void *at; /* NULL: none */
+	void *at; /* the decrypted metadata; NULL: none was found */
 	size_t bytes;
 };
 
@@ -46,8 +46,8 @@ static void take_metadata(void *ctx, uint32_t i, const void *value, size_t bytes
 }
 
 /*
- * Forgets an agent that does not answer, for whatever reason, and deletes its metadata: no host waits for it again
- * until it publishes its metadata again (export.c).
+ * Forgets an agent that does not answer, for whatever reason, and deletes its metadata from the store. So no host waits
+ * for that agent until it stores its metadata again, with its next PUT job (export.c).
  */
 static void bury(struct import *x, const uint8_t agent[SKV_STORE_AGENT])
 {
@@ -64,8 +64,8 @@ static void bury(struct import *x, const uint8_t agent[SKV_STORE_AGENT])
 }
 
 /*
- * Ensures that an agent's metadata is loaded. Returns 1 if the agent can be read from, 0 if not, a negative errno if
- * the store failed.
+ * Loads an agent's metadata from the store if it is not loaded yet. Returns 1 if values can be read from the agent, 0
+ * if not, or a negative errno if the store failed.
  */
 static int know(struct import *x, const uint8_t agent[SKV_STORE_AGENT])
 {
@@ -101,7 +101,7 @@ static void in_vain(struct import *x, struct skv_store_wanted *w)
 	x->fn(x->ctx, w->i, NULL, 0);
 }
 
-/* Starts all reads, so that transfers overlap with the decryption of values. */
+/* Starts the reads of all records, so that transfers overlap with the decryption of values that have arrived. */
 static int begin_all(struct import *x)
 {
 	size_t used = 0;
@@ -131,7 +131,7 @@ static void end_all(struct import *x)
 		struct skv_store_wanted *w = &x->all->wanted[k];
 		int r;
 
-		if (!w->read || x->nixl->broken) /* the state of the others is unknown */
+		if (!w->read || x->nixl->broken) /* once the agent is broken, the state of the other reads is unknown */
 			continue;
 		r = skv_nixl_read_end(x->nixl, w->read, x->deadline_ns);
 		if (r < 0)

@@ -14,7 +14,7 @@
 #include "common/fd.h"
 #include "daemon/store/nixl.h"
 
-#define CHECK_MS 30000 /* allows for a slow disk */
+#define CHECK_MS 30000 /* maximum time to load the library, which may be on a slow disk */
 
 static const struct {
 	const char *symbol;
@@ -31,7 +31,7 @@ int skv_nixl_library_load(const char *file, struct skv_nixl_library *ret, char w
 	void *symbol;
 
 	if (!l.dl)
-		return skv_store_refuse(why, -EINVAL, "%s", dlerror()); /* the text begins with the file name */
+		return skv_store_refuse(why, -EINVAL, "%s", dlerror()); /* dlerror()'s text begins with the file name */
 	for (size_t i = 0; i < sizeof(calls) / sizeof(*calls); i++) {
 		symbol = dlsym(l.dl, calls[i].symbol);
 		if (!symbol) {
@@ -56,7 +56,7 @@ static void check_in_child(const char *file, int to)
 
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	(void)skv_nixl_library_load(file, &l, why);
-	_exit(write(to, why, strlen(why) + 1) < 0); /* without running the library's destructors */
+	_exit(write(to, why, strlen(why) + 1) < 0); /* _exit() does not run the library's destructors */
 }
 
 int skv_nixl_check(const char *file, char why[SKV_STORE_TEXT])

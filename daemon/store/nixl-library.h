@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/nixl-library.h - function pointers to NIXL's C API (libnixl_capi.so of its wheel, 1.x), so that its
- * headers are not needed.
+ * daemon/store/nixl-library.h - function pointers to NIXL's C API (libnixl_capi.so of NIXL's Python wheel, 1.x), so
+ * that the daemon can be built without NIXL's headers.
  */
 #ifndef SKV_STORE_NIXL_LIBRARY_H
 #define SKV_STORE_NIXL_LIBRARY_H
@@ -11,9 +11,9 @@
 #include <stdint.h>
 #include "daemon/store/text.h"
 
-enum { SKV_NIXL_DONE = 0, SKV_NIXL_RUNNING = 1 }; /* results of calls; errors are negative */
-enum { SKV_NIXL_DRAM = 0 };                       /* kind of memory */
-enum { SKV_NIXL_READ = 0 };                       /* operation */
+enum { SKV_NIXL_DONE = 0, SKV_NIXL_RUNNING = 1 }; /* results of NIXL's functions; errors are negative */
+enum { SKV_NIXL_DRAM = 0 };                       /* NIXL's number for host memory */
+enum { SKV_NIXL_READ = 0 };                       /* NIXL's number for a read transfer */
 
 struct skv_nixl_agent_config {
 	bool progress_thread, listen_thread;
@@ -24,7 +24,7 @@ struct skv_nixl_agent_config {
 	bool telemetry;
 };
 
-/* Handles are opaque pointers. */
+/* Names and parameters of the functions used; NIXL's handles are opaque pointers here. */
 #define SKV_NIXL_CALLS(X) \
 	X(create_configured_agent, const char *name, const struct skv_nixl_agent_config *, void **agent) \
 	X(destroy_agent, void *agent) \
@@ -54,12 +54,12 @@ struct skv_nixl_library {
 #define X(name, ...) int (*name)(__VA_ARGS__);
 	SKV_NIXL_CALLS(X)
 #undef X
-	void (*mem_free)(void *); /* frees memory that the library returns; older versions require free() */
+	void (*mem_free)(void *); /* frees memory that the library returns; free() if it has no function for that */
 };
 
 /*
- * Loads the library. It is never unloaded, because its threads and hooks outlive every agent. Returns 0 or -EINVAL with
- * a text.
+ * Loads the library. A library that was loaded is never unloaded, because its threads and hooks outlive every agent.
+ * Returns 0 or -EINVAL with a text.
  */
 int skv_nixl_library_load(const char *file, struct skv_nixl_library *ret, char why[SKV_STORE_TEXT]);
 

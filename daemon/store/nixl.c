@@ -14,12 +14,12 @@
 
 #define PLUGIN "UCX"
 #define POLL_NS 50000
-#define PROGRESS_US 10000 /* wakeup interval of the library's thread, which input wakes, too; 0: it spins */
+#define PROGRESS_US 10000 /* interval at which the library's thread wakes up, also without input; 0: it would spin */
 #define N_KNOWN (sizeof(((struct skv_nixl *)0)->known) / SKV_STORE_AGENT)
 
 /* ---- creation and removal -------------------------------------------------------------------- */
 
-/* Exits without destructors of the library and its plugins, whose threads are still running. */
+/* Ends the process without running destructors of the library and its plugins, whose threads are still running. */
 static void leave(int status, void *none)
 {
 	(void)none;
@@ -168,7 +168,10 @@ static void know(struct skv_nixl *n, const uint8_t agent[SKV_STORE_AGENT])
 	memcpy(n->known[n->n_known++], agent, SKV_STORE_AGENT);
 }
 
-/* Arguments of a thread: loading metadata connects to the host, which blocks for TCP's timeout if the host is gone. */
+/*
+ * Arguments of the thread that loads an agent's metadata. Loading connects to the agent's host, and blocks until TCP's
+ * timeout if that host is gone; so it runs in a thread of its own, which is only waited for until the deadline.
+ */
 struct load {
 	struct skv_nixl_library *library;
 	void *handle, *metadata;
@@ -212,7 +215,7 @@ int skv_nixl_load(struct skv_nixl *n, const uint8_t agent[SKV_STORE_AGENT], cons
 	}
 	if (r == 0 && pthread_clockjoin_np(thread, NULL, CLOCK_MONOTONIC, &deadline) != 0) {
 		n->broken = true;
-		return -ETIMEDOUT; /* the thread still uses x */
+		return -ETIMEDOUT; /* x is not freed, since the thread still uses it */
 	}
 	if (r == 0)
 		r = x->r;

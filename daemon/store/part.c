@@ -16,13 +16,13 @@ static uint32_t pages_of(const struct skv_store_cut *c, uint32_t layer, enum skv
 	return skv_form_pages(&c->made->form[layer], kind, c->model->n_kv_heads, c->page_bytes, n_blocks * SKV_BLOCK_TOKENS);
 }
 
-/* Pages of a layer that are listed at a block: those that earlier blocks do not use. */
+/* Returns how many pages of this kind the layer needs for the block and did not need for the blocks before it. */
 static uint32_t new_pages(const struct skv_store_cut *c, uint32_t layer, enum skv_page_kind kind, uint32_t block)
 {
 	return pages_of(c, layer, kind, block + 1) - pages_of(c, layer, kind, block);
 }
 
-/* Returns the list index of a page that a block before the current one uses, too. */
+/* Returns the index in a GET job's list of a page whose first bytes belong to a block before the current one. */
 static uint64_t listed_before(const struct skv_store_cut *c, uint32_t layer, enum skv_page_kind kind, uint32_t page)
 {
 	uint32_t block = c->block;

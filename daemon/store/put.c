@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/put.c - sends blocks from memory to the store.
+ * daemon/store/put.c - sends blocks of a sealed prefix from memory to the prefix store (PUT).
  *
- * Blocks are sent in order, because a block is useless without its predecessors. The first part of a block is sent
- * last: readers search for it, so a job that ends early leaves no incomplete block that can be found.
+ * Blocks are sent in order, because a block is useless without all blocks before it. Of each block, the first part is
+ * sent last. Other hosts search for the first part only (FIND), so if a job ends early, they find no incomplete block.
  */
 #include <errno.h>
 #include <stdlib.h>
 #include "daemon/store/export.h"
 
-/* Parts that are sealed but not sent. */
+/* A PUT job, with the parts that are sealed but not sent yet. */
 struct put {
 	struct skv_store_values *v;
 	struct skv_store_export *export; /* NULL: without NIXL */
-	uint8_t *sealed; /* buffer of `room` bytes */
+	uint8_t *sealed; /* buffer of `room` bytes for sealed values, of which `used` are in use */
 	size_t room, used;
 	uint32_t n;
 	struct skv_store_bytes keys[SKV_STORE_BATCH_KEYS], values[SKV_STORE_BATCH_KEYS];
-	size_t bytes[SKV_STORE_BATCH_KEYS]; /* size of the part's value, in the store or in the window */
+	size_t bytes[SKV_STORE_BATCH_KEYS]; /* size of each part's value, whether in the store or in the window */
 	uint8_t records[SKV_STORE_BATCH_KEYS][SKV_STORE_RECORD_BYTES];
 };
 
-/* Sends the sealed parts. */
+/* Sends all sealed parts to the store by one call. */
 static int send_sealed(struct put *p)
 {
 	struct skv_store_values *v = p->v;
@@ -42,7 +42,7 @@ static int send_sealed(struct put *p)
 	return r < 0 ? skv_store_values_failed(v, r) : said;
 }
 
-/* Seals a part of the current block. `key` must stay valid until the sealed parts are sent. */
+/* Seals a part of the current block; sends the parts sealed before if the buffer is full. `key` must stay valid. */
 static int put_part(struct put *p, const struct skv_store_bytes *key, uint32_t block, uint32_t part)
 {
 	struct skv_store_values *v = p->v;
@@ -66,7 +66,7 @@ static int put_part(struct put *p, const struct skv_store_bytes *key, uint32_t b
 	return skv_disk_progress(v->work, 0);
 }
 
-/* Sends those of the given parts that the store does not have. Their keys are set. */
+/* Sends those of n parts that the store does not have. v->keys have been set to the keys of these parts. */
 static int put_some(struct put *p, const struct skv_store_part_number *at, uint32_t n)
 {
 	struct skv_store_values *v = p->v;
@@ -80,7 +80,7 @@ static int put_some(struct put *p, const struct skv_store_part_number *at, uint3
 	if (r == 0)
 		r = send_sealed(p);
 	if (r == 0 && p->export)
-		r = skv_store_export_clean(p->export, v); /* v->keys can be reused now */
+		r = skv_store_export_clean(p->export, v); /* this reuses v->keys, which are not needed any more */
 	return r < 0 ? r : skv_disk_progress(v->work, 0);
 }
 

@@ -7,7 +7,7 @@
 #define MAGIC "SKVNIXL1"
 #define AGENT_MAGIC "SKVAGNT1"
 
-/* Additional data of a record. The magic distinguishes it from the part, which has the same key and identity. */
+/* Additional data of a record: the identity of its part, and a magic, by which a part cannot be taken for a record. */
 struct __attribute__((packed)) about {
 	char magic[SKV_STORE_SEAL_MAGIC];
 	struct skv_store_identity part;

@@ -5,10 +5,10 @@
 #include <hiredis/hiredis.h>
 #include <string.h>
 
-#define SPARE_BYTES (2u << 20) /* an empty buffer up to this size is reused for the next reply */
-#define LENGTH_LINE 24u        /* approximate bytes of a line with the length of a string */
+#define SPARE_BYTES (2u << 20) /* hiredis keeps an empty buffer of up to this size for the next reply */
+#define LENGTH_LINE 24u        /* approximate maximum bytes of the line with a string's length */
 
-/* The type in which hiredis counts an array's elements. */
+/* The type in which this version of hiredis passes the number of an array's elements. */
 #if HIREDIS_MAJOR >= 1
 typedef size_t count;
 #else
@@ -17,7 +17,7 @@ typedef int count;
 
 /* ---- callbacks of hiredis ----------------------------------------------------------------------- */
 
-/* Passes a part to fn. hiredis needs a non-NULL object; NULL means out of memory. */
+/* Passes a part of a reply to fn. Returns a non-NULL pointer for success: hiredis takes NULL for a lack of memory. */
 static void *give(const redisReadTask *task, struct skv_store_part *part)
 {
 	struct skv_store_replies *r = task->privdata;
@@ -52,11 +52,12 @@ static void *give_string(const redisReadTask *task, char *text, size_t n)
 	case REDIS_REPLY_ERROR:
 		part.type = SKV_STORE_ERROR;
 		break;
-	default: /* a RESP3 type, which was not requested */
+	default: /* a type of the protocol RESP3, which was not requested */
 		r->error = skv_store_refuse(r->why, -EPROTO, "the server sent a reply of type %d", task->type);
 		return NULL;
 	}
-	if (n > (part.type == SKV_STORE_STRING ? r->max_bytes : SKV_STORE_LINE)) { /* it arrived in one piece */
+	/* check_incomplete() does not see a string that arrives in one piece */
+	if (n > (part.type == SKV_STORE_STRING ? r->max_bytes : SKV_STORE_LINE)) {
 		r->error = skv_store_refuse(r->why, -EPROTO, "the server sent a string of %zu bytes", n);
 		return NULL;
 	}
@@ -130,8 +131,9 @@ int skv_store_replies_feed(struct skv_store_replies *r, const void *bytes, size_
 }
 
 /*
- * Checks that an incomplete element is short enough. hiredis consumes the type character immediately, and all lines but
- * the length of a string only when they are complete; so an unconsumed complete line is the length of a string.
+ * Checks that an element that has not completely arrived will not be too large. hiredis consumes the type character at
+ * once and a line as soon as it is complete, except for the length of a string, which it consumes with the string. So a
+ * complete line that hiredis has not consumed is the length of a string.
  */
 static int check_incomplete(const struct skv_store_replies *r, char *why)
 {
@@ -170,7 +172,7 @@ int skv_store_replies_next(struct skv_store_replies *r, char why[SKV_STORE_TEXT]
 	}
 	if (!reply)
 		return check_incomplete(r, why);
-	if (!r->has_part) /* a RESP3 type without a callback */
+	if (!r->has_part) /* a type of the protocol RESP3 for which hiredis has called no callback */
 		return skv_store_refuse(why, -EPROTO, "the server sent a reply of a type that was not asked for");
 	r->has_part = false;
 	return 1;

@@ -7,7 +7,7 @@
 #include <string.h>
 #include "common/clock.h"
 
-/* The library's thread reads and writes this until the query is complete. */
+/* A query for a host name, which a thread of the C library reads and writes until the query is complete. */
 struct skv_store_question {
 	struct gaicb request;
 	struct addrinfo hints;
@@ -27,7 +27,7 @@ static int refuse(char *why, const char *host, int code)
 	                        gai_strerror(code));
 }
 
-/* Converts a numeric address, without a query. Returns 0 or a code of netdb.h. */
+/* Converts a numeric address without a query to a name server. Returns 0 or an error code of netdb.h. */
 static int numeric(const struct skv_store_address *a, const char *port, struct addrinfo **ret)
 {
 	const struct addrinfo hints = {
@@ -56,7 +56,7 @@ static int ask(struct skv_store_resolver *r, const struct skv_store_address *a, 
 	return code;
 }
 
-/* Waits for completion; false: not in time. */
+/* Waits until the query is complete; false: it was not by the deadline. */
 static bool wait_for(const struct gaicb *request, uint64_t deadline_ns)
 {
 	while (gai_error((struct gaicb *)request) == EAI_INPROGRESS) {
@@ -103,7 +103,7 @@ void skv_store_resolver_free(struct skv_store_resolver *r)
 
 	r->pending = NULL;
 	if (!q || gai_cancel(&q->request) == EAI_NOTCANCELED)
-		return; /* the thread is using it, so the memory is leaked */
+		return; /* the C library's thread still uses the query, so its memory is leaked */
 	if (q->request.ar_result)
 		freeaddrinfo(q->request.ar_result);
 	free(q);

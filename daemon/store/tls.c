@@ -22,7 +22,7 @@ struct skv_store_tls {
 struct skv_store_session {
 	SSL *ssl;
 	int fd;    /* borrowed */
-	int error; /* errno of the last socket call; 0: success, or the server closed the connection */
+	int error; /* errno of the last send(2) or recv(2); 0: success, or the server closed the connection */
 };
 
 /* ---- BIO without SIGPIPE ------------------------------------------------------------------------ */
@@ -68,7 +68,7 @@ static BIO_METHOD *new_method(void)
 
 /* ---- state shared by connections ------------------------------------------------------------------ */
 
-/* OpenSSL's first reason for a failure. */
+/* Returns the text of OpenSSL's first error in this thread's queue. */
 static const char *reason(void)
 {
 	const char *text = ERR_reason_error_string(ERR_peek_error());
@@ -121,7 +121,7 @@ int skv_store_tls_new(const struct skv_store_config *c, struct skv_store_tls **r
 	SSL_CTX_set_default_passwd_cb(t->context, no_passphrase);
 	SSL_CTX_set_verify(t->context, SSL_VERIFY_PEER, NULL);
 	SSL_CTX_set_options(t->context, SSL_OP_NO_RENEGOTIATION);
-	/* A write may be continued from a buffer that has moved. */
+	/* a write that returned -EAGAIN may be continued from another buffer with the same bytes */
 	SSL_CTX_set_mode(t->context, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 	r = load(t->context, c, why);
 	if (r < 0)
@@ -144,8 +144,8 @@ struct skv_store_tls *skv_store_tls_free(struct skv_store_tls *t)
 /* ---- a connection --------------------------------------------------------------------------------- */
 
 /*
- * Sets the expected host. Names are also sent to the server (SNI), which may have several; addresses are not (RFC
- * 6066).
+ * Sets the host that the server's certificate must be for. A host name is also sent to the server (SNI), which may have
+ * certificates for several names; an address is not sent (RFC 6066).
  */
 static bool expect_host(SSL *ssl, const char *host)
 {
@@ -171,7 +171,7 @@ int skv_store_session_new(struct skv_store_tls *t, int fd, const char *host, str
 	s->fd = fd;
 	BIO_set_data(bio, s);
 	BIO_set_init(bio, 1);
-	SSL_set_bio(s->ssl, bio, bio); /* which takes ownership */
+	SSL_set_bio(s->ssl, bio, bio); /* this takes ownership of the BIO */
 	SSL_set_connect_state(s->ssl);
 	*ret = s;
 	return 0;
@@ -186,7 +186,7 @@ struct skv_store_session *skv_store_session_free(struct skv_store_session *s)
 	return NULL;
 }
 
-/* Translates the error of an OpenSSL call that returned n < 1. */
+/* Returns the negative errno, with a text unless it is -EAGAIN, for an OpenSSL call that returned n < 1. */
 static int failed(struct skv_store_session *s, int n, short *ret_events, char *why)
 {
 	switch (SSL_get_error(s->ssl, n)) {

@@ -55,7 +55,7 @@ static int connect_to(const struct sockaddr *address, socklen_t len, uint64_t de
 	return r;
 }
 
-/* If the server's backlog is full, connecting to a UNIX socket fails with -EAGAIN, for which poll(2) cannot wait. */
+/* Connects without waiting: if the server's backlog is full, connect(2) fails with EAGAIN, and poll(2) cannot wait. */
 static int connect_unix(const char *path, char *why)
 {
 	struct sockaddr_un a = {.sun_family = AF_UNIX};
@@ -78,7 +78,7 @@ static int connect_tcp(const struct skv_store_address *a, struct skv_store_resol
 	for (next = found; next; next = next->ai_next)
 		n++;
 	fd = -EADDRNOTAVAIL;
-	/* the remaining time is divided among the addresses */
+	/* each address gets an equal share of the remaining time */
 	for (next = found; fd < 0 && next; next = next->ai_next, n--) {
 		const uint64_t now = skv_now_ns();
 
@@ -137,7 +137,7 @@ void skv_store_transport_close(struct skv_store_transport *t)
 
 /* ---- bytes ----------------------------------------------------------------------------------------- */
 
-/* Translates the result of a system call. */
+/* Returns the result of recv(2) or send(2): bytes, -EAGAIN, or another negative errno with a text. */
 static ssize_t checked(ssize_t n, char *why)
 {
 	if (n > 0)

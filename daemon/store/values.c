@@ -12,7 +12,7 @@
 #include "common/records.h"
 
 #define MS UINT64_C(1000000) /* ns */
-#define MAX_CALL_MS 10000u /* no progress is reported during a call, and the daemon's timeout must not expire */
+#define MAX_CALL_MS 10000u /* no progress is reported during a call, which must end before the daemon's timeout */
 #define STAGING_ALIGN ((size_t)4096)
 
 /* ---- the daemon's description ---------------------------------------------------------------- */
@@ -50,7 +50,10 @@ static int read_what(struct skv_store_values *v)
 
 /* ---- the store ------------------------------------------------------------------------------- */
 
-/* Returns the process's store. It outlives the job, so that the delay for retrying a failed server does, too. */
+/*
+ * Sets v->store to the process's client of the store, which it creates if the job names another store. The client
+ * outlives the job, so that a server that failed is not asked again too early by the next job.
+ */
 static int get_store(struct skv_store_values *v)
 {
 	static struct skv_store *store;
@@ -90,7 +93,7 @@ int skv_store_values_late(struct skv_store_values *v)
 	                       v->what.timeout_ms);
 }
 
-/* -EIO would be taken for a device error, after which the process exits. */
+/* -EIO becomes -EREMOTEIO: the worker would take -EIO for an error of the device, and its process would exit. */
 int skv_store_values_failed(struct skv_store_values *v, int error)
 {
 	v->gave_up = true;
@@ -126,7 +129,7 @@ int skv_store_values_exist(struct skv_store_values *v, uint32_t n)
 
 /* ---- the job --------------------------------------------------------------------------------- */
 
-/* Returns the minimum number of entries, or pages, in the list for the job's blocks. */
+/* Returns how many page table entries (PUT) or page ids (GET) the list must have for n_tokens. */
 static uint64_t listed(const struct skv_store_values *v, bool get, uint32_t n_tokens)
 {
 	bool records = false;
@@ -191,7 +194,7 @@ int skv_store_values_ids(struct skv_store_values *v, uint32_t first, uint32_t n)
 	return skv_disk_list_pages(&list, n, v->ids);
 }
 
-/* Checks the whole list before any data is transferred. */
+/* Reads and checks the whole list before any data is transferred. */
 static int check_list(struct skv_store_values *v)
 {
 	int r = 0;
@@ -210,7 +213,7 @@ static int check_list(struct skv_store_values *v)
 	return r;
 }
 
-/* Copies n whole pages, or some bytes of one. */
+/* Copies n whole pages, or the piece's bytes of a single page, from (`reads`) or to the pages. */
 static int copy_piece(struct skv_store_values *v, const uint32_t *ids, uint32_t n, const struct skv_store_piece *p,
                       char *at, bool reads)
 {
@@ -220,7 +223,7 @@ static int copy_piece(struct skv_store_values *v, const uint32_t *ids, uint32_t 
 	             : skv_disk_pages_write_some(&v->pages, *ids, p->offset, p->bytes, at);
 }
 
-/* Copies the pieces of a part between their pages and `staging`. */
+/* Copies the pieces of a part from their pages to `staging` (`reads`), or from `staging` to their pages. */
 static int copy_part(struct skv_store_values *v, uint32_t part, bool reads)
 {
 	const uint32_t end = v->cut.first[part + 1];

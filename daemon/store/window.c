@@ -8,7 +8,7 @@
 #define ALIGN ((size_t)64)
 
 struct skv_store_held {
-	struct skv_store_held *next; /* the next newer one */
+	struct skv_store_held *next; /* the next newer value; in the list `gone`, the next evicted value */
 	size_t at;
 	char key[];
 };
@@ -25,8 +25,9 @@ static void evict_oldest(struct skv_store_window *w)
 }
 
 /*
- * Evicts values that overlap the next n bytes. The oldest values follow `next` up to the end, and continue at the
- * beginning.
+ * Makes room for n bytes at `next`, or at the beginning of the window if they do not fit before its end: evicts the
+ * values that overlap them. From `next` to the end of the window, and then from its beginning, values go from oldest to
+ * newest.
  */
 static void make_room(struct skv_store_window *w, size_t n)
 {

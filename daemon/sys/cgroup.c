@@ -10,19 +10,20 @@
 #include "common/fd.h"
 
 /*
- * Where each cgroup version has its groups, the mark before their path in /proc/self/cgroup, and the names of their
- * files.
+ * For each version of cgroups: the mark before a group's path in /proc/self/cgroup, the folder with all groups, and the
+ * names of the files in a group's folder.
  */
 static const struct skv_cgroup_version {
 	const char *mark, *root, *used, *limit;
-	const char *cache[2]; /* fields of memory.stat */
+	const char *cache[2]; /* fields of memory.stat with the bytes of page cache */
 } versions[] = {
 	{":memory:", "/sys/fs/cgroup/memory", "memory.usage_in_bytes", "memory.limit_in_bytes",
 	 {"\ntotal_inactive_file ", "\ntotal_active_file "}},
 	{"0::", "/sys/fs/cgroup", "memory.current", "memory.max", {"\ninactive_file ", "\nactive_file "}},
 };
 
-#define CACHE_NS 100000000u /* lifetime of the cached figure: reading memory.stat takes the kernel long */
+/* how long the size of the page cache is remembered, since reading memory.stat takes the kernel long */
+#define CACHE_NS 100000000u
 
 static int open_in(const char *group, const char *file)
 {
@@ -33,8 +34,8 @@ static int open_in(const char *group, const char *file)
 }
 
 /*
- * Adds the group and all its parents. Groups that cannot be opened are skipped: a container sees only its own group,
- * as the root.
+ * Adds a cgroup and all its parents. Groups that cannot be opened are skipped, since a container sees only its own
+ * group, as the root.
  */
 static void add_all(struct skv_cgroup *m, const struct skv_cgroup_version *v, const char *path)
 {
@@ -94,7 +95,7 @@ void skv_cgroup_close(struct skv_cgroup *m)
 	}
 }
 
-/* Reads the number in the file; UINT64_MAX for "max" or if it cannot be read. */
+/* Reads the number in a cgroup's file. Returns UINT64_MAX if the file says "max", or cannot be read. */
 static uint64_t number(int fd)
 {
 	char text[32];
@@ -106,7 +107,7 @@ static uint64_t number(int fd)
 	return *text >= '0' && *text <= '9' ? strtoull(text, NULL, 10) : UINT64_MAX;
 }
 
-/* Page cache of files in the group. */
+/* Returns the bytes of page cache of files that the cgroup is charged for. */
 static uint64_t cache(struct skv_cgroup *m, unsigned i)
 {
 	uint64_t now = skv_now_ns();
@@ -136,7 +137,7 @@ uint64_t skv_cgroup_left(struct skv_cgroup *m, uint64_t *ret_limit)
 		uint64_t limit = number(m->groups[i].limit_fd), used = number(m->groups[i].used_fd);
 		uint64_t left = used < limit ? limit - used : 0;
 
-		/* without a limit version 1 has a number above any memory size */
+		/* a group of version 1 without a limit has a number above any memory size */
 		if (limit >> 60 || used == UINT64_MAX)
 			continue;
 		if (left < limit / 2)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/sys/child.c - see child.h. */
+/* daemon/sys/child.c - starts programs of sparsekv as child processes; see child.h. */
 #include "daemon/sys/child.h"
 
 #include <errno.h>
@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include "common/fd.h"
 
-/* Gives the child its descriptors and no others. Returns a positive errno if memory is lacking. */
+/* Sets which descriptors the child gets. Returns a positive errno if there is no memory. */
 static int add_actions(posix_spawn_file_actions_t *actions, const int *fds, unsigned n, int output)
 {
 	int r = posix_spawn_file_actions_addopen(actions, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
@@ -25,7 +25,7 @@ static int add_actions(posix_spawn_file_actions_t *actions, const int *fds, unsi
 		r = posix_spawn_file_actions_adddup2(actions, output, STDERR_FILENO);
 	for (unsigned i = 0; i < n && r == 0; i++)
 		r = posix_spawn_file_actions_adddup2(actions, fds[i], SKV_CHILD_FIRST_FD + (int)i);
-	/* libraries of this process (CUDA's driver) open descriptors that are not close-on-exec */
+	/* all others are closed, since libraries such as CUDA's driver open descriptors that are not close-on-exec */
 	return r ? r : posix_spawn_file_actions_addclosefrom_np(actions, SKV_CHILD_FIRST_FD + (int)n);
 }
 
@@ -59,7 +59,9 @@ int skv_child_start(const char *program, char *const *argv, char *const *envp, c
 	unsigned got = 0;
 	pid_t pid;
 
-	/* dup2 does not clear close-on-exec if source and target are the same: sources move out of the way */
+	/*
+	 * dup2() of a descriptor onto itself would leave it close-on-exec, so the sources get numbers above the targets
+	 */
 	while (r == 0 && got < n) {
 		high[got] = fcntl(fds[got], F_DUPFD_CLOEXEC, SKV_CHILD_FIRST_FD + (int)SKV_CHILD_MAX_FDS);
 		if (high[got] < 0)
@@ -73,7 +75,7 @@ int skv_child_start(const char *program, char *const *argv, char *const *envp, c
 		skv_close_fd(high[--got]);
 	if (r < 0)
 		return r;
-	pidfd = pidfd_open(pid, 0); /* not reaped yet, so the pid is the child's */
+	pidfd = pidfd_open(pid, 0); /* the child has not been reaped, so no other process has its pid */
 	if (pidfd < 0) {
 		r = -errno;
 		kill(pid, SIGKILL);

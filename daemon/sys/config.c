@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/sys/config.c - the table of settings and everything derived from it. See config.h. */
+/*
+ * daemon/sys/config.c - the table of settings, and the functions that read, check and print settings by this table. See
+ * config.h.
+ */
 #include <ctype.h>
 #include <errno.h>
 #include <grp.h>
@@ -12,7 +15,7 @@
 
 enum type { TEXT, GROUP, SIZE, SHARE, COUNT, SECONDS, MODE, LEVEL, CUDA, IPC };
 
-/* The words of the types CUDA and IPC, in the order of their enums. */
+/* Values of the settings of types CUDA and IPC, in the order of enum skv_config_cuda and enum skv_config_ipc. */
 static const char *const cuda_words[] = {"auto", "off", "required", NULL};
 static const char *const ipc_words[] = {"vmm", "legacy", NULL};
 
@@ -22,7 +25,7 @@ struct row {
 	size_t offset;
 	const char *def;
 	uint64_t min, max;
-	bool fixed; /* takes effect at start only */
+	bool fixed; /* takes effect only at the start of the daemon */
 	const char *help;
 };
 
@@ -163,8 +166,8 @@ int skv_config_group(const char *name, gid_t *ret)
 /* ---- one value ---- */
 
 /*
- * Parses digits in `base`, with an optional suffix of `units` (each 1024 times the one before), up to the end of the
- * text.
+ * Parses a whole text as digits in `base` and an optional suffix, one of the letters in `units`, each of which means
+ * 1024 times the one before it.
  */
 static bool parse_number(const char *value, int base, const char *units, uint64_t *ret)
 {
@@ -204,7 +207,10 @@ static void print_size(char *to, size_t len, uint64_t x)
 	snprintf(to, len, u < 0 ? "%llu" : "%llu%c", (unsigned long long)x, u < 0 ? 0 : units[u]);
 }
 
-/* A size, or N% of a size that is known later: then *ret is N, which is below any size. */
+/*
+ * Parses a size in bytes, or a percentage of a size that is known later. For N%, *ret is N, which is below any valid
+ * size.
+ */
 static bool parse_share(const struct row *row, const char *value, uint64_t *ret)
 {
 	char *end;
@@ -283,7 +289,8 @@ static bool set(const struct row *row, const char *value, struct skv_config *c)
 	case GROUP:
 		if (strlen(value) >= SKV_CONFIG_TEXT || (*value && skv_config_group(value, &gid) != 0))
 			return false;
-		strncpy(at, value, SKV_CONFIG_TEXT); /* pads with zeros: settings are compared as bytes */
+		/* strncpy() fills the rest with zeros, since settings are compared as bytes */
+		strncpy(at, value, SKV_CONFIG_TEXT);
 		return true;
 	case TEXT:
 		if (strlen(value) < row->min || strlen(value) > row->max)
@@ -322,7 +329,7 @@ static bool set(const struct row *row, const char *value, struct skv_config *c)
 	return false;
 }
 
-/* `where` is "FILE:LINE: " or "--". */
+/* Sets the setting of this name. `where` is "FILE:LINE: " or "--", the beginning of an error text. */
 static int set_named(const char *where, const char *name, size_t name_len, const char *value,
                      struct skv_config *c, char err[SKV_CONFIG_ERR])
 {
@@ -476,7 +483,7 @@ void skv_config_apply(struct skv_config *now, const struct skv_config *next, cha
 
 /* ---- help ---- */
 
-/* Prints `text` in lines of at most 80 columns, each after `indent`. */
+/* Prints `text` in lines of at most 80 columns, each of which begins with `indent`. */
 static void wrap(FILE *to, const char *indent, const char *text)
 {
 	size_t room = 80 - strlen(indent);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/sys/counts.c - a hash table of counts by UID. */
+/* daemon/sys/counts.c - a hash table of users' counts, by UID. */
 #include "daemon/sys/counts.h"
 
 #include <stdbool.h>
@@ -28,7 +28,7 @@ static struct user *find(const struct skv_counts *c, uid_t uid)
 	return u;
 }
 
-/* NULL: no user, or no memory. */
+/* Finds or makes the counts of a user. Returns NULL for SKV_NO_UID, or if there is no memory. */
 static struct user *get(struct skv_counts *c, uid_t uid)
 {
 	struct user *u = find(c, uid);
@@ -52,7 +52,7 @@ struct skv_counts *skv_counts_new(void)
 
 struct skv_counts *skv_counts_free(struct skv_counts *c)
 {
-	for (int i = 0; c && i < 2; i++) /* the first sweep keeps new users */
+	for (int i = 0; c && i < 2; i++) /* twice, since a sweep keeps users that are new */
 		skv_counts_sweep(c);
 	free(c);
 	return NULL;

@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-/* Unlike a growing buffer, one of the right size loses nothing when memory is short. */
+/* The text's size is computed first: json_dumps() loses parts of the text if it cannot enlarge its buffer. */
 char *skv_json_text(const json_t *value, size_t flags)
 {
 	const size_t n = value ? json_dumpb(value, NULL, 0, flags) : 0;

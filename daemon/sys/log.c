@@ -9,8 +9,8 @@
 #include "common/clock.h"
 #include "daemon/sys/log.h"
 
-#define PEER_BURST 20             /* lines ... */
-#define PEER_WINDOW 5000000000ull /* ... per so many nanoseconds */
+#define PEER_BURST 20             /* maximum of lines about clients ... */
+#define PEER_WINDOW 5000000000ull /* ... in this number of nanoseconds */
 
 static struct {
 	int level;
@@ -53,7 +53,9 @@ int skv_log_level(void)
 	return the.level;
 }
 
-/* Writes a line with one write(), so that lines of several processes do not mix. Control characters are replaced. */
+/*
+ * Writes a log line with one write(), so that lines of several processes do not mix. Control characters become blanks.
+ */
 static void put(int level, const char *fmt, va_list ap)
 {
 	char line[2048];
@@ -69,7 +71,7 @@ static void put(int level, const char *fmt, va_list ap)
 			line[i] = ' ';
 	line[n] = '\n';
 	if (write(STDERR_FILENO, line, (size_t)n + 1) < 0)
-		return; /* there is no reader any more */
+		return; /* standard error has no reader any more, so the line is lost */
 }
 
 void skv_log(int level, const char *fmt, ...)

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/sys/log.h - the daemon's log: one line a message, to standard error.
+ * daemon/sys/log.h - the daemon's log, one line for each message, written to standard error.
  *
- * If standard error is the journal's stream ($JOURNAL_STREAM tells), a line begins with its priority, `<4>`, which
- * the journal removes; otherwise with the name of the level. A failure is logged once, where it happens; callers that
- * pass it on log nothing.
+ * If standard error is the systemd journal ($JOURNAL_STREAM tells), a line begins with its priority, such as `<4>`,
+ * which the journal removes; otherwise a line begins with the name of its level. A failure is logged once, where it
+ * happens; callers that return the error log nothing.
  *
- * Messages that peers can provoke at will use skv_log_peer(), which logs a burst and then only counts, so that a
- * hostile client cannot fill the disk.
+ * Messages that clients can cause as often as they like are logged with skv_log_peer(). After a burst of messages that
+ * function only counts further ones, so that a hostile client cannot fill the disk.
  */
 #ifndef SKV_LOG_H
 #define SKV_LOG_H
@@ -15,14 +15,20 @@
 #include <stdarg.h>
 #include <syslog.h>
 
-/* Messages above `level` (LOG_CRIT … LOG_DEBUG) are omitted; with $SPARSEKV_DEBUG set none are. */
+/*
+ * Opens the log. Messages less important than `level` (LOG_CRIT … LOG_DEBUG) are left out, unless $SPARSEKV_DEBUG is
+ * set.
+ */
 void skv_log_open(int level);
 int skv_log_level(void);
 
 void skv_log(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void skv_log_peer(int level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-/* "critical", "error", "warning", "notice", "info", "debug" ↔ LOG_…; -1 for another word. */
+/*
+ * Convert between the name of a level ("critical", "error", "warning", "notice", "info" or "debug") and its number
+ * LOG_…. skv_log_level_parse() returns -1 for any other word.
+ */
 int skv_log_level_parse(const char *word);
 const char *skv_log_level_name(int level);
 

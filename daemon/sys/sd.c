@@ -16,7 +16,7 @@
 #define TRIES 5
 #define APART_NS 1000000
 
-/* NULL, or what is wrong with the socket. */
+/* Checks a listening socket, and makes it blocking. Returns NULL, or a text that says what is wrong with the socket. */
 static const char *check_socket(int fd)
 {
 	int flags = fcntl(fd, F_GETFL);
@@ -24,19 +24,19 @@ static const char *check_socket(int fd)
 	if (sd_is_socket(fd, AF_UNIX, SOCK_SEQPACKET, 1) <= 0)
 		return "something else than a listening UNIX SOCK_SEQPACKET socket; the socket unit must say "
 		       "ListenSequentialPacket=";
-	/* The ring waits by itself; with O_NONBLOCK it would get EAGAIN. */
+	/* The socket is made blocking here; skv_ipc_new() sets O_NONBLOCK again. */
 	return flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0 ? "a socket that cannot be set to block" : NULL;
 }
 
-/* Names of kept descriptors, as the core gives them (SKV_FDSTORE_NAME in core.h). */
+/* Returns whether this is a name that the core gives stored descriptors (SKV_FDSTORE_NAME in core.h). */
 static bool is_kept(const char *name)
 {
 	return strcmp(name, "state") == 0 || (strlen(name) == 5 && strchr("pgsoc", name[0]));
 }
 
 /*
- * Makes the manager forget the descriptor; otherwise it would pass it to the next daemon again. Sockets of a unit are
- * passed again in any case.
+ * Closes a descriptor that cannot be used, and makes the service manager forget it; otherwise the manager would pass it
+ * to the next daemon again. Sockets of a socket unit are passed again in any case.
  */
 static void refuse(const char *name, int fd, const char *why)
 {
@@ -47,7 +47,7 @@ static void refuse(const char *name, int fd, const char *why)
 	skv_close_fd(fd);
 }
 
-/* *ret_wrong: set if a listening socket cannot be used. */
+/* Takes a listening socket for clients or operators. *ret_wrong: set to a text if a listening socket cannot be used. */
 static void take_socket(struct skv_sd_passed *p, const char *name, int fd, const char **ret_wrong)
 {
 	int *to = !strcmp(name, "operators") ? &p->operators : &p->clients;
@@ -122,7 +122,9 @@ bool skv_sd_is_there(void)
 	return getenv("NOTIFY_SOCKET") != NULL;
 }
 
-/* A notification needs a socket and memory, which may be lacking for a moment, so it is retried. */
+/*
+ * Sends a notification to the service manager. If a socket or memory for that is lacking, tries again after a moment.
+ */
 static int notify(const char *text, int fd)
 {
 	int r = 0;
@@ -148,12 +150,12 @@ __attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...)
 }
 
 /*
- * A sent message counts as done: it is in the manager's socket, which the manager reads before it starts the next
- * daemon.
+ * Tells the service manager to keep or to forget a descriptor. A message that was sent counts as done: the manager
+ * reads all messages in its socket before it starts the next daemon.
  */
 static bool tell(const char *what, const char *name, int fd)
 {
-	char text[320]; /* a name has at most 255 bytes */
+	char text[320]; /* enough, since a descriptor's name has at most 255 bytes */
 	int r;
 
 	snprintf(text, sizeof(text), "%s=1\nFDNAME=%s%s", what, name, fd >= 0 ? "\nFDPOLL=0" : "");

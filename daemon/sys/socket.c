@@ -15,7 +15,10 @@
 #include "daemon/sys/log.h"
 #include "daemon/sys/socket.h"
 
-/* Returns the lock's fd. A lock file that was removed after it was opened is no lock: try again. */
+/*
+ * Locks the file `path`.lock and returns its fd. If another process removes the file after it was opened here, its lock
+ * means nothing, and the function tries again.
+ */
 static int take_lock(const char *path)
 {
 	char name[sizeof(((struct sockaddr_un *)NULL)->sun_path) + 8];
@@ -39,8 +42,9 @@ static int take_lock(const char *path)
 }
 
 /*
- * Does a live process listen? A connection alone does not prove it: the socket of a killed daemon accepts until the
- * kernel has freed its ring. The process that called listen() must be alive as well.
+ * Returns whether a live process listens on the socket, or a negative errno. That a connection succeeds does not prove
+ * it: the socket of a killed daemon accepts connections until the kernel has freed the daemon's ring. So the process
+ * that called listen() must exist as well.
  */
 static int is_served(const struct sockaddr_un *addr)
 {
@@ -52,7 +56,7 @@ static int is_served(const struct sockaddr_un *addr)
 		return -errno;
 	if (connect(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0)
 		return errno !=
-		       ECONNREFUSED; /* EAGAIN: a busy listener; EPROTOTYPE: a listener of another type */
+		       ECONNREFUSED; /* EAGAIN: the listener is busy; EPROTOTYPE: its socket has another type */
 	if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &cred, &len) < 0)
 		return -errno;
 	return !(cred.pid > 0 && kill(cred.pid, 0) < 0 && errno == ESRCH);
@@ -81,7 +85,7 @@ static int bind_and_listen(const struct sockaddr_un *addr, mode_t mode, gid_t gi
 
 	if (fd < 0)
 		return -errno;
-	mask = umask(0777); /* no connection before mode and owner are right */
+	mask = umask(0777); /* so that nobody can connect before mode and owner are set */
 	r = bind(fd, (const struct sockaddr *)addr, sizeof(*addr)) < 0 ? -errno : 0;
 	umask(mask);
 	if (r < 0)
@@ -134,7 +138,7 @@ void skv_socket_remove(struct skv_socket *s)
 	snprintf(name, sizeof(name), "%s.lock", s->path);
 	unlink(name);
 	free(s->path);
-	skv_close_fd(s->lock_fd); /* last: until now no other daemon can start */
+	skv_close_fd(s->lock_fd); /* last, since another daemon can listen on the path as soon as the lock is free */
 	*s = (struct skv_socket)SKV_SOCKET_NULL;
 }
 
@@ -145,7 +149,8 @@ static int listen_on(const char *path, mode_t mode, const char *group, struct sk
 	int r;
 
 	if (*group)
-		(void)skv_config_group(group, &gid); /* it was checked when it was read */
+		/* this cannot fail: the group was checked when the settings were read */
+		(void)skv_config_group(group, &gid);
 	r = skv_socket_listen(path, mode, gid, ret, err, sizeof(err));
 	if (r < 0)
 		skv_log(LOG_ERR, "%s", err);

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/worker/worker.c - see worker.h.
+ * daemon/worker/worker.c - starts a worker process, sends jobs to it, and watches it; see worker.h.
  *
- * States of a process: it runs → it is asked to exit (idle: the socket is shut down) or killed → its pidfd reports the
- * exit → it is reaped, and its operations in the loop are cancelled → when the last of them has completed, the next
- * process may start. The state of the socket alone never means that a worker is gone.
+ * The life of a process: it runs → it is killed, or if it is idle asked to exit by shutting its socket down → its pidfd
+ * reports the exit → it is reaped, and the loop's operations for it are cancelled → the last of these operations has
+ * completed, and the next process may start. A closed socket alone never counts as the exit of the process.
  *
  * While a process exists, a timer checks every TICK_NS whether `deadline_ns` has passed.
  */
@@ -35,8 +35,8 @@ struct skv_worker {
 	struct skv_loop *loop;
 	struct skv_worker_config config;
 	struct skv_worker_counters counters;
-	struct skv_queue jobs;          /* waiting */
-	struct skv_worker_job *current; /* being run by the process */
+	struct skv_queue jobs;          /* jobs that wait */
+	struct skv_worker_job *current; /* the job that the process runs; NULL: none */
 	bool keep, closed;
 
 	/* the process */
@@ -44,17 +44,17 @@ struct skv_worker {
 	int pidfd, socket;
 	pid_t pid;
 	bool reaped;
-	uint64_t deadline_ns; /* for the answer, for the next job when idle, or for the exit */
-	char why[SKV_WORKER_TEXT]; /* why the daemon killed it, or "" */
+	uint64_t deadline_ns; /* time by which the answer, the next job (if idle) or the exit (if asked) must come */
+	char why[SKV_WORKER_TEXT]; /* reason why the daemon has killed the process, or could not start it; or "" */
 	struct skv_op exit_op, recv_op, send_op, timer_op;
 	struct msghdr send_msg, recv_msg;
 	struct iovec send_iov, recv_iov;
-	uint32_t sent_fds; /* descriptors of the current job sent so far */
+	uint32_t sent_fds; /* number of descriptors of the current job that were sent so far */
 	_Alignas(struct cmsghdr) char control[CMSG_SPACE(SKV_WORKER_PACKET_FDS * sizeof(int))];
 	_Alignas(8) char answer[SKV_WORKER_MAX_ANSWER];
 };
 
-/* Common beginning of all answers. */
+/* The beginning of each answer, of whatever kind of worker. */
 struct answer_head {
 	int32_t error;
 	uint32_t more;
@@ -64,7 +64,7 @@ static void next(struct skv_worker *w);
 
 /* ---- jobs ---- */
 
-/* Returns the next job, or NULL. */
+/* Takes the next job from the queue; NULL: it is empty. */
 static struct skv_worker_job *take(struct skv_queue *jobs)
 {
 	struct skv_queued *e = skv_queue_take(jobs);
@@ -79,7 +79,7 @@ static void finish(struct skv_worker *w, struct skv_worker_job *job, int error, 
 	job->done(job, error, why, answer);
 }
 
-/* Fails only jobs that exist now: their callbacks may submit others. */
+/* Fails the current job and all waiting ones, but not jobs that their callbacks submit meanwhile. */
 static void fail_all(struct skv_worker *w, int error, const char *why)
 {
 	struct skv_worker_job *job = w->current;
@@ -138,7 +138,7 @@ static void finish_when_idle(struct skv_worker *w)
 		next(w);
 }
 
-/* The exit of the process has freed what these jobs were to free. */
+/* Ends waiting jobs that free memory of the process with success: the exit of the process has freed that memory. */
 static void finish_frees(struct skv_worker *w)
 {
 	struct skv_queue rest = {0};
@@ -153,8 +153,8 @@ static void finish_frees(struct skv_worker *w)
 }
 
 /*
- * Retries the current job, ahead of the others. If it must not be retried, it fails; after too many attempts, all jobs
- * fail.
+ * Called when the process has died while it ran a job. The job is retried before all waiting jobs, or fails if it must
+ * not be retried. After TRIES attempts at the same job, that job and all waiting ones fail.
  */
 static void job_lost(struct skv_worker *w, const char *why)
 {
@@ -181,9 +181,9 @@ static void on_exit_of_worker(struct skv_op *op, int res)
 	char text[SKV_WORKER_TEXT];
 	siginfo_t end = {0};
 
-	if (res == -ECANCELED) /* the loop is being drained: leave no child process behind */
+	if (res == -ECANCELED) /* the loop is being drained: no child process must stay behind */
 		skv_worker_close(w);
-	else if (res < 0) /* its exit cannot be observed */
+	else if (res < 0) /* the loop cannot watch the process, so it must end now */
 		kill_process(w);
 	while (waitid(P_PIDFD, (id_t)w->pidfd, &end, WEXITED) < 0 && errno == EINTR)
 		;
@@ -234,7 +234,7 @@ static void on_tick(struct skv_op *op, int res)
 
 	if (res == 0 && !w->reaped && skv_now_ns() >= w->deadline_ns) {
 		if (w->state == RUNNING && !w->current && !w->keep) {
-			w->state = ENDING; /* it reads an end of file and exits */
+			w->state = ENDING; /* the process reads an end of file and exits */
 			(void)shutdown(w->socket, SHUT_RDWR);
 			w->deadline_ns = skv_now_ns() + w->config.timeout_ns;
 		} else if (w->current || w->state == ENDING) {
@@ -269,7 +269,7 @@ static void answered(struct skv_worker *w, int32_t error)
 	w->current = NULL;
 	w->deadline_ns = skv_now_ns() + w->config.idle_ns;
 	listen_to(w);
-	/* a context recovers from a lack of memory, but not from a fault */
+	/* a device's context is usable after a lack of memory, but not after a fault */
 	if (w->config.frail && error && error != -ENOMEM)
 		give_up(w, "its worker saw an error");
 	finish(w, job, error, why, answer);
@@ -306,7 +306,7 @@ static void on_sent(struct skv_op *op, int res)
 
 	if (res < 0 && res != -ECANCELED && res != -EPIPE && res != -ECONNRESET && w->state == RUNNING && !w->reaped) {
 		snprintf(why, sizeof(why), "a job could not be sent to its worker: %s", strerror(-res));
-		give_up(w, why); /* otherwise the daemon would wait for its answer */
+		give_up(w, why); /* otherwise the daemon would wait for an answer to a job that was not sent */
 	}
 	if (res > 0 && w->state == RUNNING && !w->reaped && w->current && w->sent_fds < w->current->n_fds) {
 		send_some(w);
@@ -316,7 +316,7 @@ static void on_sent(struct skv_op *op, int res)
 	finish_when_idle(w);
 }
 
-/* Sends the job with its first descriptors, or a byte with the next ones. */
+/* Sends a packet: the current job with its first descriptors, or one byte with the next descriptors. */
 static void send_some(struct skv_worker *w)
 {
 	static const char byte;
@@ -358,7 +358,7 @@ static int start(struct skv_worker *w)
 
 	if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) < 0)
 		return -errno;
-	/* pass the environment: both must number devices alike */
+	/* the environment is passed on (CUDA_VISIBLE_DEVICES): daemon and worker must number devices alike */
 	r = skv_child_start(w->config.program, argv, environ, &pair[1], 1, -1, &w->pid, &w->pidfd);
 	skv_close_fd(pair[1]);
 	if (r < 0) {
@@ -384,7 +384,10 @@ static void on_no_start(struct skv_op *op, int res)
 	fail_all(w, -EIO, w->why);
 }
 
-/* Passes the next job to a process. Does not call callbacks, because the core may be in the middle of a change. */
+/*
+ * Sends the next job to the process, and starts one if there is none. Never calls a job's done(), because the caller
+ * may be in the middle of a change of the core's state.
+ */
 static void next(struct skv_worker *w)
 {
 	int r;
@@ -392,7 +395,7 @@ static void next(struct skv_worker *w)
 	if (!w->jobs.first || w->closed || w->current || w->state == ENDING || w->reaped || skv_op_running(&w->send_op))
 		return;
 	if (w->state == NONE && skv_op_running(&w->timer_op))
-		return; /* wait for on_no_start() */
+		return; /* starting a process has failed, and on_no_start() will fail the jobs */
 	if (w->state == NONE) {
 		r = start(w);
 		if (r < 0) {

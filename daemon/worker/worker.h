@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/worker/worker.h - job queue of a worker process: of a CUDA device (daemon/mem/cuda.h) or of the disk
- * (daemon/disk/job.h).
+ * daemon/worker/worker.h - job queue of a worker process: of a worker of a CUDA device (daemon/mem/cuda.h) or of a disk
+ * worker (daemon/disk/job.h).
  *
- * The first job starts the process. It exits after a time without jobs, so that no context stays on a device, unless it
- * keeps allocations (ipc = legacy). It runs one job at a time; the others wait, and users take turns (common/queue.h). A
- * worker that dies, or does not answer in time, is killed, and its job is retried once with a new process; if that
- * fails, too, all waiting jobs fail. So each job ends within twice the timeout after it became next, unless it keeps
- * reporting progress. Jobs that free memory succeed when the process is gone.
+ * The first job starts the process. The process exits after a time without jobs, so that no context stays on a device,
+ * unless skv_worker_keep() keeps it. A process runs one job at a time; the other jobs wait, and users take turns
+ * (common/queue.h). If the process dies or does not answer in time, it is killed, and its job is retried once with a
+ * new process; if that fails, too, all waiting jobs fail. So each job ends within twice the timeout after it became
+ * next, unless it keeps reporting progress. Jobs that free memory of the process succeed when the process is gone.
  *
- * Jobs and answers are structs that each kind of worker defines. A job is a packet with descriptors; more descriptors
- * follow in packets of one byte. An answer begins with int32_t error (0 or a negative errno) and uint32_t more (1:
- * progress report, not the final answer), and contains a text.
+ * Jobs and answers are structs that each kind of worker defines. A job is sent as a packet with descriptors; if these
+ * are too many for a packet, the others follow in packets of one byte. An answer begins with int32_t error (0 or a
+ * negative errno) and uint32_t more (1: a progress report, not the final answer), and contains a text.
  */
 #ifndef SKV_WORKER_H
 #define SKV_WORKER_H
@@ -20,24 +20,24 @@
 #include "common/queue.h"
 #include "daemon/loop/loop.h"
 
-#define SKV_WORKER_PACKET_FDS 250u  /* the kernel's SCM_MAX_FD is 253 */
-#define SKV_WORKER_MAX_ANSWER 1024u /* bytes */
+#define SKV_WORKER_PACKET_FDS 250u  /* descriptors in a packet; the kernel's limit, SCM_MAX_FD, is 253 */
+#define SKV_WORKER_MAX_ANSWER 1024u /* maximum size of an answer in bytes */
 #define SKV_WORKER_NOBODY UINT32_MAX
 
 struct skv_worker;
 
-/* Embedded in its owner. It and everything it points to must stay valid until `done`. */
+/* A job, embedded in the submitter's struct. The job and everything that it points to must be valid until done(). */
 struct skv_worker_job {
 	const void *job;
 	size_t bytes;
 	const int *fds;
 	uint32_t n_fds;
-	uint32_t user; /* UID on whose behalf it runs, or SKV_WORKER_NOBODY */
-	bool once;  /* must not be retried */
-	bool frees; /* frees memory of the process, so it also succeeds when the process exits */
+	uint32_t user; /* UID on whose behalf the job runs, or SKV_WORKER_NOBODY */
+	bool once;  /* the job must not be retried */
+	bool frees; /* the job frees memory of the process, so it also succeeds when the process exits */
 	/*
-	 * Called once; from within skv_worker_submit() only if the worker is closed. error: 0, or a negative errno with
-	 * the reason in why. answer: NULL if there was none.
+	 * Called once, when the job has ended; from within skv_worker_submit() only if the worker is closed. error: 0,
+	 * or a negative errno with the reason in `why`. answer: NULL if the process gave none.
 	 */
 	void (*done)(struct skv_worker_job *, int error, const char *why, const void *answer);
 
@@ -48,33 +48,34 @@ struct skv_worker_job {
 };
 
 struct skv_worker_config {
-	const char *program; /* executed with `option`, and `argument` if not NULL; borrowed, as all texts */
+	const char *program; /* program with arguments `option` and, unless NULL, `argument`; all texts are borrowed */
 	const char *option, *argument;
-	const char *name; /* for the log: "cuda:0" */
-	size_t answer_bytes, why_at; /* size of the answer's struct, and offset of its text of SKV_WORKER_TEXT bytes */
-	uint64_t timeout_ns, idle_ns;
-	bool frail; /* a process is unusable after any error except -ENOMEM */
-	/* Called when the process is gone, and with it its allocations. May be NULL. */
+	const char *name; /* name in the log, such as "cuda:0" */
+	size_t answer_bytes, why_at; /* size of the answer's struct; offset of its text of SKV_WORKER_TEXT bytes */
+	uint64_t timeout_ns, idle_ns; /* maximum time without an answer; time without jobs until the process exits */
+	bool frail; /* the process is unusable after any error of a job except -ENOMEM, and is then killed */
+	/* Called when the process has died, and its allocations with it. May be NULL. */
 	void (*lost)(void *ctx);
 	void *ctx;
 };
 #define SKV_WORKER_TEXT 256u
 
-/* Starts no process yet. Returns 0 or -ENOMEM. */
+/* Creates a worker, whose process the first job starts. Returns 0 or -ENOMEM. */
 int skv_worker_new(struct skv_loop *, const struct skv_worker_config *, struct skv_worker **ret);
-/* Kills the process. All jobs, including those submitted later, end with -ECANCELED. NULL is allowed. */
+/* Kills the process. All jobs, including jobs submitted later, end with -ECANCELED. NULL is allowed. */
 void skv_worker_close(struct skv_worker *);
-/* Call after skv_loop_drain(). NULL is allowed; returns NULL. */
+/* Frees the worker. Call it after skv_loop_drain(). NULL is allowed; returns NULL. */
 struct skv_worker *skv_worker_free(struct skv_worker *);
 void skv_worker_set_times(struct skv_worker *, uint64_t timeout_ns, uint64_t idle_ns);
 
+/* Queues a job; done() is called when it has ended. */
 void skv_worker_submit(struct skv_worker *, struct skv_worker_job *);
 /*
- * Cancels a job: a waiting one ends with -ECANCELED within this call; for the running one the process is killed, and it
- * ends with -ECANCELED soon after. No effect on a finished job.
+ * Cancels a job. A job that waits ends with -ECANCELED within this call. To cancel the job that runs, the process is
+ * killed; the job ends with -ECANCELED soon after. A job that has ended is not affected.
  */
 void skv_worker_cancel(struct skv_worker *, struct skv_worker_job *);
-/* Keeps the process running while it has allocations. */
+/* With `keep`, the process does not exit while it has no jobs, because it has allocations that must not be lost. */
 void skv_worker_keep(struct skv_worker *, bool keep);
 
 struct skv_worker_counters {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/cuda/rows.h - CUDA kernels for rows: the functions of the same names in engine/backend.h, except for matrix
- * products, and helpers.
+ * engine/cuda/rows.h - CUDA kernels that process rows. The kernels implement the functions of the same names in
+ * engine/backend.h; matrix products are elsewhere.
  *
- * A launch that fails shows at the caller's next cudaGetLastError().
+ * If a kernel's launch fails, the caller's next cudaGetLastError() returns the error.
  */
 #ifndef ENG_CUDA_ROWS_H
 #define ENG_CUDA_ROWS_H

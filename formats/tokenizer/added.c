@@ -65,8 +65,8 @@ void skv_added_deinit(struct skv_added_set *set)
 }
 
 /*
- * Returns the first entry in list[low … high) whose byte `at` is at least `byte`. The entries have equal bytes before
- * `at` and are at least that long.
+ * Returns the index of the first entry in list[low … high) whose byte `at` is at least `byte`, or `high`. All these
+ * entries have the same first `at` bytes.
  */
 static uint32_t first_from(const struct skv_added_set *set, uint32_t low, uint32_t high, uint32_t at, unsigned byte)
 {
@@ -82,7 +82,10 @@ static uint32_t first_from(const struct skv_added_set *set, uint32_t low, uint32
 	return low;
 }
 
-/* Returns the longest token that the text begins with, or NULL. Each byte narrows the range of candidates. */
+/*
+ * Returns the longest added token with which the text begins, or NULL. Each byte of the text narrows the range of
+ * candidates.
+ */
 static const struct skv_added *longest(const struct skv_added_set *set, const char *text, size_t n)
 {
 	uint32_t low = set->first[(unsigned char)text[0]], high = set->first[(unsigned char)text[0] + 1];
@@ -102,8 +105,8 @@ static const struct skv_added *longest(const struct skv_added_set *set, const ch
 /* ---- neighbours ------------------------------------------------------------------------------ */
 
 /*
- * Length of the character of valid UTF-8 that ends at `at`, or (behind()) begins there; 0 at the beginning or end of
- * the text.
+ * before() returns the length of the UTF-8 character that ends at `at`, or 0 at the beginning of the text. behind()
+ * returns the length of the character that begins at `at`, or 0 at the end of the text.
  */
 static size_t before(const char *text, size_t at)
 {
@@ -131,7 +134,10 @@ static bool within_word(const struct skv_added_set *set, const char *text, size_
 	       (right && skv_pattern_matches(set->word, text + end, right));
 }
 
-/* Beginning of the white space that ends at `at`; end of the white space that begins there. */
+/*
+ * space_before() returns the beginning of the white space that ends at `at`; space_behind() returns the end of the
+ * white space that begins at `at`.
+ */
 static size_t space_before(const struct skv_added_set *set, const char *text, size_t at)
 {
 	for (size_t len; (len = before(text, at)) && skv_pattern_matches(set->space, text + at - len, len);)

@@ -33,7 +33,7 @@ int skv_bpe_define(struct skv_bpe *b, int64_t id, const char *bytes, size_t len,
 	return 0;
 }
 
-/* Returns the size of a table that n keys fill at most by half. */
+/* Returns the size of a hash table, a power of two, of which n keys fill at most half. */
 static size_t table_size(size_t n)
 {
 	size_t size = 16;
@@ -61,7 +61,7 @@ static uint64_t pair_of(int32_t left, int32_t right)
 	return (uint64_t)(uint32_t)left << 32 | (uint32_t)right;
 }
 
-/* Returns the entry of a pair, or the unused one where it belongs. */
+/* Returns the entry of this pair in `merges`, or the unused entry where the pair belongs. */
 static struct skv_merge *merge_entry(const struct skv_bpe *b, uint64_t pair)
 {
 	uint64_t h = pair * 0x9e3779b97f4a7c15u;
@@ -88,7 +88,7 @@ static uint32_t hash_bytes(const char *bytes, size_t n)
 	return h ^ h >> 15;
 }
 
-/* Returns the entry of these bytes in by_bytes, or the unused one where it belongs. */
+/* Returns the entry of the token with these bytes in by_bytes, or the unused entry where it belongs. */
 static int32_t *bytes_entry(const struct skv_bpe *b, const char *bytes, size_t n)
 {
 	uint32_t at = hash_bytes(bytes, n) & b->bytes_mask;
@@ -141,15 +141,18 @@ void skv_bpe_deinit(struct skv_bpe *b)
 
 /* ---- encoding -------------------------------------------------------------------------------- */
 
-/* A token of the piece, in a list. A merge removes the right one of two. */
+/*
+ * A token of the piece, in a linked list. A merge of two neighbors gives the left one a new id and removes the right
+ * one.
+ */
 struct skv_bpe_symbol {
-	int32_t id; /* -1: merged into its left neighbor */
-	int32_t prev, next; /* -1: none */
+	int32_t id; /* -1: the symbol was merged into its left neighbor */
+	int32_t prev, next; /* indices of the neighbors; -1: there is none */
 };
 
 /*
- * Symbol `at` and its successor may become `id`. Whether they have changed since is checked when the candidate is
- * popped.
+ * A possible merge: symbol `at` and its successor become `id`. Whether one of the two has changed since is checked when
+ * the candidate is popped.
  */
 struct skv_bpe_candidate {
 	uint32_t rank, at;
@@ -185,7 +188,7 @@ static struct skv_bpe_candidate pop(struct skv_bpe_candidate *heap, size_t *n)
 	return top;
 }
 
-/* Adds the merge of symbol `at` and its successor, if there is one. */
+/* Pushes the merge of symbol `at` with its successor to the heap, if these two tokens have a merge. */
 static void consider(const struct skv_bpe *b, struct skv_bpe_work *w, size_t *n_heap, int32_t at)
 {
 	const struct skv_merge *m;
@@ -208,7 +211,7 @@ static int reserve(struct skv_bpe_work *w, size_t n)
 	symbols = reallocarray(w->symbols, room, sizeof(*symbols));
 	if (symbols)
 		w->symbols = symbols;
-	/* One candidate per initial pair, and two per merge; there are fewer merges than symbols. */
+	/* There is one candidate per initial pair, and two per merge; there are fewer merges than symbols. */
 	heap = symbols ? reallocarray(w->heap, 3 * room, sizeof(*heap)) : NULL;
 	if (!heap)
 		return -ENOMEM;
@@ -225,8 +228,8 @@ void skv_bpe_work_deinit(struct skv_bpe_work *w)
 }
 
 /*
- * Creates a symbol for each byte. Bytes without a token are dropped or become the unknown token. Returns the number of
- * symbols.
+ * Creates the list of symbols, one for each byte. Bytes without a token are dropped or become the unknown token.
+ * Returns the number of symbols.
  */
 static int32_t spell(const struct skv_bpe *b, const char *bytes, size_t n, struct skv_bpe_symbol *symbols)
 {

@@ -15,7 +15,7 @@ struct skv_ids {
 };
 #define SKV_IDS_NULL ((struct skv_ids){.id = NULL})
 
-/* Appends n ids. -ENOMEM: nothing was appended. */
+/* Appends n ids. Returns 0; or -ENOMEM, and then the list is unchanged. */
 static inline int skv_ids_add(struct skv_ids *to, const int32_t *id, size_t n)
 {
 	if (to->room - to->n < n) {

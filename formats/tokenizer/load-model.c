@@ -59,8 +59,8 @@ int skv_load_bool(const struct skv_loader *l, const json_t *object, const char *
 /* ---- the model: vocabulary and merges ---------------------------------------------------------- */
 
 /*
- * Inverts GPT-2's mapping of bytes to characters: printable bytes of Latin-1 map to themselves, the others to U+0100
- * and up, in order.
+ * Returns the byte that this character represents in GPT-2's mapping of bytes to characters, or -1. In the mapping,
+ * printable bytes of Latin-1 are themselves, and the other bytes are U+0100 and up, in order.
  */
 static int byte_of(uint32_t c)
 {
@@ -81,19 +81,19 @@ static int byte_of(uint32_t c)
 }
 
 /*
- * Converts a token's name to bytes. Returns false if it has a character that represents no byte; the name is then
- * literal.
+ * Converts a token's name to the bytes that its characters represent. Returns false if a character represents no byte;
+ * then the token's bytes are the name itself.
  */
 static bool spell(const char *name, size_t n, char *to, size_t *ret_len)
 {
-	static int16_t table[0x180]; /* byte_of() + 1 by character; 0: not computed yet, -1: none */
+	static int16_t table[0x180]; /* [character]: byte_of() + 1; 0: not computed yet; -1: no byte */
 
 	*ret_len = 0;
 	for (size_t i = 0; i < n; i++) {
 		uint32_t c = (unsigned char)name[i];
 
 		if (c >= 0x80) {
-			if (c < 0xc2 || c > 0xc5) /* up to U+017F */
+			if (c < 0xc2 || c > 0xc5) /* only characters up to U+017F can represent a byte */
 				return false;
 			c = (c & 0x1f) << 6 | ((unsigned char)name[++i] & 0x3f);
 		}
@@ -109,7 +109,7 @@ static bool spell(const char *name, size_t n, char *to, size_t *ret_len)
 	return true;
 }
 
-/* `text`: the token is in the vocabulary, so it can result from text */
+/* Defines a token. `text`: the model's vocabulary has the token, so that it can result from text. */
 static int define(const struct skv_loader *l, const char *name, size_t n, int64_t id, bool text)
 {
 	char bytes[NAME_MAX_BYTES];
@@ -154,7 +154,10 @@ static int32_t id_of(const struct skv_loader *l, const char *name)
 	return id ? (int32_t)json_integer_value(id) : -1;
 }
 
-/* Splits "a b" or ["a", "b"] into allocated memory: a, NUL, b, NUL. */
+/*
+ * Splits a merge, "a b" or ["a", "b"], into its two names, in allocated memory: a, NUL, b, NUL. NULL: malformed, or
+ * memory is exhausted.
+ */
 static char *merge_names(const json_t *merge, const char **ret_right)
 {
 	const char *left = json_string_value(json_is_array(merge) ? json_array_get(merge, 0) : merge), *right;
@@ -254,8 +257,8 @@ int skv_load_model(struct skv_loader *l, const json_t *root)
 /* ---- added tokens ------------------------------------------------------------------------------- */
 
 /*
- * The token must be in the vocabulary with the same id; otherwise it is defined as a new token, which decodes to its
- * own text.
+ * Checks that an added token has the same id in the vocabulary, if the vocabulary has it. Otherwise defines a new
+ * token, which decodes to its own text.
  */
 static int check_added_id(const struct skv_loader *l, const char *content, const struct skv_added *a)
 {

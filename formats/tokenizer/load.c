@@ -43,7 +43,7 @@ static int check_decoder(const struct skv_loader *l, const json_t *d, int depth)
 	return check_decoder(l, json_array_get(list, 0), depth + 1);
 }
 
-/* Appends the ids of a special token of the template. */
+/* Appends to `to` the ids of the template's special token with this name. */
 static int template_ids(const struct skv_loader *l, const json_t *processor, const char *name, struct skv_ids *to)
 {
 	const json_t *ids = json_object_get(json_object_get(json_object_get(processor, "special_tokens"), name), "ids");
@@ -62,7 +62,7 @@ static int template_ids(const struct skv_loader *l, const json_t *processor, con
 	return 0;
 }
 
-/* Reads the ids that a template puts around a text, which is sequence A. */
+/* Reads the ids that a template puts before and after a text, which the template calls sequence A. */
 static int load_template(const struct skv_loader *l, const json_t *p, struct skv_ids *before, struct skv_ids *behind)
 {
 	const json_t *single = json_object_get(p, "single");
@@ -183,7 +183,10 @@ static int load_split(const struct skv_loader *l, const json_t *p)
 	return add_rule(l, "pre_tokenizer.pattern", &rule, r, why);
 }
 
-/* *done: a ByteLevel was found, which converts text to bytes and therefore must be the last. */
+/*
+ * Loads the rules of a pre-tokenizer. Sets *done if it has a ByteLevel, which converts text to bytes and therefore must
+ * be the last.
+ */
 static int load_pre_tokenizer(const struct skv_loader *l, const json_t *p, int depth, bool *done)
 {
 	const json_t *list = json_object_get(p, "pretokenizers");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* formats/tokenizer/nfc-table.c - of Unicode 9, written by nfc-table.py. */
+/* formats/tokenizer/nfc-table.c - tables of Unicode 9 for normalization form C, written by nfc-table.py. */
 #include "formats/tokenizer/nfc.h"
 
 const struct skv_nfc_class skv_nfc_classes[] = {

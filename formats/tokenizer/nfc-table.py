@@ -47,7 +47,7 @@ def table(kind, name, rows):
 
 
 print("""/* SPDX-License-Identifier: Apache-2.0 */
-/* formats/tokenizer/nfc-table.c - of Unicode 9, written by nfc-table.py. */
+/* formats/tokenizer/nfc-table.c - tables of Unicode 9 for normalization form C, written by nfc-table.py. */
 #include "formats/tokenizer/nfc.h\"""")
 table("skv_nfc_class", "skv_nfc_classes", classes)
 table("skv_nfc_decomposition", "skv_nfc_decompositions", decompositions)

@@ -8,7 +8,7 @@
 /* Korean syllables are composed arithmetically: The Unicode Standard, section 3.12. */
 #define L_FIRST 0x1100u
 #define V_FIRST 0x1161u
-#define T_FIRST 0x11a7u /* one before the first */
+#define T_FIRST 0x11a7u /* one before the first trailing consonant */
 #define S_FIRST 0xac00u
 #define L_N 19u
 #define V_N 21u
@@ -17,7 +17,7 @@
 /* A decomposed character of the text. */
 struct part {
 	uint32_t c, class;
-	uint32_t at; /* original position: equal classes keep their order */
+	uint32_t at; /* original position: marks of equal class keep their order */
 };
 
 /* ---- tables ------------------------------------------------------------------------------------ */
@@ -54,7 +54,7 @@ static int is_pair(const void *key, const void *entry)
 	return pair[1] < e->second ? -1 : pair[1] > e->second;
 }
 
-/* Returns the composition of the two characters, or 0. */
+/* Returns the character that is the composition of these two characters, or 0. */
 static uint32_t compose(uint32_t first, uint32_t second)
 {
 	const uint32_t pair[] = {first, second};
@@ -76,7 +76,10 @@ static void append(struct part *parts, size_t *n, uint32_t c)
 	++*n;
 }
 
-/* Only the first of two parts can be decomposed further; a character has at most four parts. */
+/*
+ * Appends the full decomposition of a character. Of the two parts of a decomposition step, only the first can be
+ * decomposed further. A character has at most four parts.
+ */
 static void decompose(struct part *parts, size_t *n, uint32_t c)
 {
 	const struct skv_nfc_decomposition *e;
@@ -119,8 +122,8 @@ static void order(struct part *parts, size_t n)
 }
 
 /*
- * Composes in place and returns the remaining number of parts. A mark combines with the last starter, unless a mark of
- * the same or a higher class is between them.
+ * Composes the parts in place and returns the number of parts that remain. A mark combines with the last starter,
+ * unless a mark of the same or a higher class is between the two.
  */
 static size_t join(struct part *parts, size_t n)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * formats/tokenizer/nfc.h - Unicode normalization form C (UAX 15): decomposes characters, sorts the marks of each by
- * combining class, and composes them again.
+ * formats/tokenizer/nfc.h - Unicode normalization form C (UAX 15): decomposes characters, sorts the combining marks
+ * after each starter by combining class, and composes the characters again.
  */
 #ifndef SKV_TOKENIZER_NFC_H
 #define SKV_TOKENIZER_NFC_H
@@ -9,12 +9,16 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* The tables of nfc-table.c, each sorted by its first fields. */
+/* Entries of the tables in nfc-table.c; each table is sorted by the first fields of its entries. */
 struct skv_nfc_class {
-	uint32_t first, last, class; /* range of characters with a combining class other than 0 */
+	uint32_t first, last, class; /* the characters [first, last] have this combining class, which is not 0 */
 };
 struct skv_nfc_decomposition {
-	uint32_t whole, first, second; /* one step of canonical decomposition; second 0: to a single character */
+	/*
+	 * one step of canonical decomposition: `whole` becomes first and second; second 0: `whole` becomes a single
+	 * character
+	 */
+	uint32_t whole, first, second;
 };
 struct skv_nfc_composition {
 	uint32_t first, second, whole;
@@ -26,7 +30,7 @@ extern const uint32_t skv_nfc_classes_n, skv_nfc_decompositions_n, skv_nfc_compo
 
 /*
  * Normalizes valid UTF-8 of less than 2^30 bytes. *ret is allocated, with *ret_len bytes and a NUL; the caller frees
- * it. *ret is NULL if the text is ASCII and thus normalized. O(n log n). -ENOMEM.
+ * it. *ret is NULL if the text is ASCII and thus normalized. Takes time O(n log n). Returns 0 or -ENOMEM.
  */
 int skv_nfc(const char *text, size_t n, char **ret, size_t *ret_len);
 

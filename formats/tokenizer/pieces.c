@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define PATTERN_MAX 8192u
-#define STEPS 10000000u /* match limit, to which some steps are added for each byte of text */
+#define STEPS 10000000u /* PCRE2's match limit, to which 64 steps are added for each byte of text */
 
 /* ---- patterns -------------------------------------------------------------------------------- */
 
@@ -39,7 +39,7 @@ static int put(struct translation *t, const char *text, size_t n)
 	return 0;
 }
 
-/* Copies n bytes of the pattern. */
+/* Copies the next n bytes of the pattern unchanged. */
 static int copy(struct translation *t, size_t n)
 {
 	int r = put(t, t->at, n);
@@ -48,7 +48,7 @@ static int copy(struct translation *t, size_t n)
 	return r;
 }
 
-/* Copies \p{Lu} and the like: general categories have the same names and meanings in both. */
+/* Copies \p{Lu} and similar: general categories have the same names and meanings in Oniguruma and PCRE2. */
 static int property(struct translation *t)
 {
 	size_t left = (size_t)(t->end - t->at), n = 3;
@@ -76,7 +76,7 @@ static int escape(struct translation *t)
 			t->at += 2;
 			return put(t, classes[i].means, strlen(classes[i].means));
 		}
-	/* only these control characters, and escaped punctuation */
+	/* the only other escapes are these control characters, and punctuation */
 	if (c && (strchr("rnt", c) || strchr("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~ ", c)))
 		return copy(t, 2);
 	return unknown(t, t->at, c && (c & 0x80) == 0 ? 2 : 1);
@@ -114,7 +114,10 @@ static int group_begins(struct translation *t)
 	return unknown(t, t->at, t->end - t->at < 4 ? (size_t)(t->end - t->at) : 4);
 }
 
-/* {n}, {n,} or {n,m}. Rejects a following +, which is possessive in PCRE2, but a repetition in Oniguruma. */
+/*
+ * Copies an interval {n}, {n,} or {n,m}. Rejects one that + follows, which is possessive in PCRE2 but a repetition in
+ * Oniguruma.
+ */
 static int interval(struct translation *t)
 {
 	size_t n = 1, left = (size_t)(t->end - t->at);
@@ -142,7 +145,8 @@ static int translate(struct translation *t)
 			case '.':
 			case '^':
 			case '$':
-			case '\0': r = unknown(t, t->at, 1); break; /* their meanings differ */
+			/* these characters have different meanings in Oniguruma and PCRE2 */
+			case '\0': r = unknown(t, t->at, 1); break;
 			default: r = copy(t, 1);
 			}
 	return r;
@@ -168,7 +172,7 @@ static int compile(pcre2_code **ret, const char *pattern, size_t len, uint32_t o
 		snprintf(err, err_len, "a pattern that matches the empty text");
 		return -EINVAL;
 	}
-	pcre2_jit_compile(p, PCRE2_JIT_COMPLETE); /* without JIT support, the pattern is interpreted */
+	pcre2_jit_compile(p, PCRE2_JIT_COMPLETE); /* if PCRE2 has no JIT support, the pattern is interpreted */
 	*ret = p;
 	return 0;
 }
@@ -237,10 +241,10 @@ struct cutter {
 	void *arg;
 };
 
-/* A piece that may still grow, depending on the rule's split behavior. */
+/* A piece to which the rule's split behavior may still add the next part of the text. */
 struct pending {
 	size_t begin, end;
-	bool any, match; /* whether its last part is a match */
+	bool any, match; /* any: there is a piece; match: its last part is a match */
 };
 
 static int cut(const struct cutter *c, uint32_t rule, const char *text, size_t n);
@@ -252,7 +256,7 @@ static int give(const struct cutter *c, uint32_t rule, const char *text, const s
 	return cut(c, rule + 1, text + p->begin, p->end - p->begin);
 }
 
-/* Processes the next part of the text, from begin to end, which is a match or text between matches. */
+/* Processes the next part of the text, [begin, end), which is a match or the text between two matches. */
 static int take(const struct cutter *c, uint32_t rule, const char *text, struct pending *p, size_t begin, size_t end,
                 bool match)
 {
@@ -277,7 +281,7 @@ static int take(const struct cutter *c, uint32_t rule, const char *text, struct 
 	return r;
 }
 
-/* Finds the next match. Returns 1 if there is one, 0 if not, or -E2BIG, -ENOMEM. */
+/* Finds the next match at `from` or later. Returns 1 if there is one, 0 if there is none, or -E2BIG or -ENOMEM. */
 static int find(const struct cutter *c, const pcre2_code *pattern, const char *text, size_t n, size_t from)
 {
 	uint32_t options = PCRE2_NO_UTF_CHECK;
@@ -315,7 +319,7 @@ static int cut_by_pattern(const struct cutter *c, uint32_t rule, const char *tex
 	return r ? r : give(c, rule, text, &p);
 }
 
-/* Splits a piece with a space put before it, beginning with this rule. */
+/* Puts a space before a piece and splits it by this rule and the rules after it. */
 static int cut_spaced(const struct cutter *c, uint32_t rule, const char *text, size_t n)
 {
 	char *spaced = malloc(n + 1);
@@ -325,7 +329,8 @@ static int cut_spaced(const struct cutter *c, uint32_t rule, const char *text, s
 		return -ENOMEM;
 	spaced[0] = ' ';
 	memcpy(spaced + 1, text, n);
-	r = cut(c, rule, spaced, n + 1); /* no recursion: it begins with a space now */
+	/* cut() does not call this function again, because the piece begins with a space now */
+	r = cut(c, rule, spaced, n + 1);
 	free(spaced);
 	return r;
 }

@@ -10,11 +10,11 @@
 
 struct skv_tokenizer {
 	struct skv_bpe bpe;
-	struct skv_added_set added;            /* searched for in the original text ... */
-	struct skv_added_set added_normalized; /* ... and in normalized text */
+	struct skv_added_set added;            /* added tokens that the original text is searched for */
+	struct skv_added_set added_normalized; /* added tokens that the normalized text is searched for */
 	bool nfc;
 	struct skv_rules rules;
-	struct skv_ids before, behind; /* from the post-processor */
+	struct skv_ids before, behind; /* ids that the post-processor's template puts before and after a text */
 };
 
 #endif

@@ -36,7 +36,7 @@ static uint32_t character(uint8_t first, uint8_t *ret_low, uint8_t *ret_high)
 	return first < 0x80 ? 1 : first < 0xc2 ? 0 : first < 0xe0 ? 2 : first < 0xf0 ? 3 : first < 0xf5 ? 4 : 0;
 }
 
-/* Returns the length of the longest prefix of whole characters. */
+/* Returns the length in bytes of the longest prefix of the text that is valid UTF-8. */
 static size_t valid(const char *text, size_t n)
 {
 	const uint8_t *s = (const uint8_t *)text;
@@ -72,7 +72,10 @@ static int encode_piece(void *arg, const char *text, size_t n)
 	return skv_bpe_encode(&e->t->bpe, text, n, &e->work, e->to);
 }
 
-/* Removes quotes, which are not needed after added tokens have been found. */
+/*
+ * Encodes text between added tokens. Removes quotes (SKV_TOKENIZER_QUOTE) first, which are not needed after added
+ * tokens were searched for.
+ */
 static int encode_text(struct encoder *e, const char *text, size_t n)
 {
 	const size_t quote = strlen(SKV_TOKENIZER_QUOTE);
@@ -166,8 +169,8 @@ int skv_tokenizer_encode(const struct skv_tokenizer *t, const char *text, size_t
 }
 
 /*
- * Puts a quote between the characters of each special token's name, including names that overlap, so that no name
- * remains.
+ * Puts a quote (SKV_TOKENIZER_QUOTE) between the characters of each special token's name in the text, also of names
+ * that overlap, so that the text contains no such name any more.
  */
 static int quote(const struct skv_tokenizer *t, const char *text, size_t n, char **ret, size_t *ret_n)
 {

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/attend.c - attention of layers that compress: rows are decompressed into scratch pages, and
- * attended to densely there. Two cases need no scratch: quantized K and V, which the dense kernels read directly, and
- * decode rows that attend to a list of tokens, where a fused kernel decompresses and attends.
+ * libclient/compress/attend.c - attention of layers that compress: K and V are decompressed into scratch pages, to
+ * which the dense kernels attend. Two cases need no scratch pages: the dense kernels read quantized K and V directly,
+ * and for decode rows that attend to a list of tokens the backend may have a fused kernel, which decompresses and
+ * attends at once.
  *
- * All layers use the same scratch, one after the other. For decode rows that attend to a list it holds the listed
- * tokens of all sequences; for decode rows that attend to everything, all rows of some sequences at a time; for
- * prompts, all rows of one sequence.
+ * All layers use the same scratch pages, one layer after the other. For decode rows that attend to a list, the pages
+ * hold the listed tokens of all sequences. For decode rows that attend to all tokens, they hold all tokens of a few
+ * sequences at a time. For rows of a prompt, they hold all tokens of one sequence.
  */
 #include "libclient/compress/attend.h"
 
@@ -18,9 +19,10 @@
 
 /* ---- room ------------------------------------------------------------------------------------ */
 
-#define ROOM ((size_t)256 << 20) /* limit in bytes for whole sequences; one always fits */
+/* bytes of scratch pages for decompressing whole sequences; a single sequence may take more */
+#define ROOM ((size_t)256 << 20)
 
-/* Tokens that the layer attends to at most, in sequences of up to `len` tokens. */
+/* The most tokens that a decode row of the layer attends to, in sequences of up to `len` tokens. */
 static uint32_t attended_most(const struct policy *p, uint32_t layer, uint32_t len)
 {
 	const struct skv_plan *plan = &p->plan[layer];
@@ -32,7 +34,10 @@ static uint32_t attended_most(const struct policy *p, uint32_t layer, uint32_t l
 	return x.pin + x.recent + x.want < len ? x.pin + x.recent + x.want : len;
 }
 
-/* How many sequences a layer decompresses at a time for decode rows: with lists all; whole ones, as many as fit. */
+/*
+ * How many sequences a layer decompresses at a time for decode rows: all of the batch if rows attend to lists of
+ * tokens; else, since sequences are decompressed whole, as many as fit in ROOM, at least one.
+ */
 static uint32_t at_once(const struct skv_plan *plan, const struct skv_batch *b, size_t page_bytes)
 {
 	size_t one = skv_pages_of(b->max_len) * page_bytes;
@@ -41,13 +46,18 @@ static uint32_t at_once(const struct skv_plan *plan, const struct skv_batch *b, 
 	return plan->attend == SKV_ATTEND_TOKENS || n > b->n ? b->n : (uint32_t)n;
 }
 
-/* Does a fused kernel attend to the listed tokens, without decompressing them to memory? */
+/*
+ * Does the backend have a fused kernel that attends to the listed tokens without writing decompressed rows to memory?
+ */
 static bool fused(const struct skv_kernels *k, const struct skv_plan *plan, const struct skv_shape *shape)
 {
 	return plan->attend == SKV_ATTEND_TOKENS && k->fuses_latent && k->fuses_latent(shape);
 }
 
-/* Scratch pages that the decode rows of a batch need at a time, in a layer that compresses. */
+/*
+ * Scratch pages that the decode rows of a batch need at a time, in a layer that compresses. Also sets how many
+ * sequences are decompressed at a time, and how many tokens of each at most.
+ */
 static uint64_t decode_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	const struct skv_shape shape = batch_shape(s, pb, layer);
@@ -63,7 +73,7 @@ static uint64_t decode_pages(struct skv_session *s, const struct policy_batch *p
 	return (uint64_t)skv_pages_of(x->compress.tokens) * x->compress.seqs;
 }
 
-/* Scratch pages for prompts behind compressed tokens; one sequence is decompressed at a time. */
+/* Scratch pages for prompts of sequences that have compressed tokens. One sequence is decompressed at a time. */
 static uint64_t prompt_pages(struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	bool any = false;
@@ -113,7 +123,8 @@ static int decompress_prepare(struct skv_session *s)
 
 		pages = of_batch > pages ? of_batch : pages;
 	}
-	lay_out(s, pages, &c); /* NULL if nothing is decompressed, so that recordings do not refer to it */
+	/* without decompression the pointers become NULL, so that recorded steps do not refer to scratch memory */
+	lay_out(s, pages, &c);
 	if (pages == 0)
 		return 0;
 	e = scratch_grow(s, &r->mem, &r->bytes, c.at);
@@ -138,8 +149,8 @@ void compress_close(struct skv_session *s)
 /* ---- attention ------------------------------------------------------------------------------- */
 
 /*
- * Decompress n sequences of a batch, from number `first` on, and attend: to the listed tokens, or with `list` NULL to
- * all. `tokens`: upper bound for each sequence.
+ * Decompress n sequences of a batch, beginning with number `first`, and attend to the listed tokens, or to all tokens
+ * if `list` is NULL. `tokens`: upper bound of the tokens that are decompressed in each sequence.
  */
 static void attend_decompressed(const struct layer *l, const struct skv_batch *batch, uint32_t first, uint32_t n,
                                 const struct skv_index_list *list, uint32_t tokens)
@@ -173,7 +184,7 @@ void compress_decode(const struct layer *l, const struct skv_index_list *list)
 		                    list ? l->own->compress.tokens : l->each.max_len);
 }
 
-/* A prompt without compressed tokens attends to its pages directly. */
+/* Rows of a prompt whose sequence has no compressed tokens attend to the sequence's own pages. */
 void compress_prefill(const struct layer *l)
 {
 	for (uint32_t i = 0; i < l->prefill.n; i++) {

@@ -2,13 +2,14 @@
 /*
  * libclient/compress/codec.c - reads the file of a codec.
  *
- * The file has the safetensors format, with metadata sparsekv_codec "1", stride and near. Each layer l that it covers
- * has
+ * The file has the safetensors format, with metadata sparsekv_codec "1", stride and near. For each layer l that the
+ * codec covers, the file has the tensors
  *
  *   layers.l.down   [width][hidden]   layers.l.gate, layers.l.up   [hidden][d]     E(x) = down (silu(gate x) * up x)
  *   layers.l.out    [d][wide]         layers.l.open                [wide][width]   Dec(z) = out silu(open z)
  *
- * Without gate and up, down is [width][d]; without open, out is [d][width]. A layer may also have
+ * If the file has no gate and up, down is [width][d]; if it has no open, out is [d][width]. A layer may also have the
+ * tensor
  *
  *   layers.l.k_norm [head_dim]        the weight of the model's norm of K: decompressed K are normed again
  */
@@ -50,7 +51,7 @@ static const struct skv_tensor *find(const struct prefill *r, uint32_t layer, co
 	return skv_safetensors_find(&r->file, name);
 }
 
-/* A dimension of a matrix, or 0 if there is no such matrix. */
+/* Dimension number `which` of a matrix, or 0 if the file has no such matrix or the dimension is above DIM_MAX. */
 static uint32_t dim(const struct prefill *r, uint32_t layer, const char *part, int which)
 {
 	const struct skv_tensor *t = find(r, layer, part);
@@ -74,7 +75,10 @@ static int take_number(const struct prefill *r, const char *key, uint32_t most, 
 	return 0;
 }
 
-/* What all layers have in common, from the metadata and from the first layer that is needed. */
+/*
+ * Read what all layers have in common, from the file's metadata and from the shapes of `layer`, the first layer that is
+ * needed.
+ */
 static int take_shape(const struct prefill *r, uint32_t layer, struct codec *c)
 {
 	const char *version = skv_safetensors_about(&r->file, "sparsekv_codec");
@@ -105,7 +109,7 @@ static int take_shape(const struct prefill *r, uint32_t layer, struct codec *c)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Read a matrix into `to`, or with cols = 0 a vector. Every number must be finite. */
+/* Read a matrix of the file into `to`, or a vector if cols is 0. Every number must be finite. */
 static int take_matrix(const struct prefill *r, uint32_t layer, const char *part, uint32_t rows, uint32_t cols,
                        float *to)
 {
@@ -122,7 +126,7 @@ static int take_matrix(const struct prefill *r, uint32_t layer, const char *part
 	return 0;
 }
 
-/* Rows of gate and up, interleaved. */
+/* Read the matrices gate and up into `to`, with their rows interleaved: row i of gate, then row i of up. */
 static int take_in(const struct prefill *r, uint32_t layer, uint32_t hidden, uint32_t d, float *to)
 {
 	static const char *const parts[] = {"gate", "up"};
@@ -138,7 +142,10 @@ static int take_in(const struct prefill *r, uint32_t layer, uint32_t hidden, uin
 	return e;
 }
 
-/* Numbers of a layer's matrices; each has a multiple of 16, so that rows are aligned. */
+/*
+ * The number of elements in all matrices of a layer. Each matrix has a multiple of 16 elements, so that rows are
+ * aligned.
+ */
 static size_t layer_numbers(const struct codec *c)
 {
 	size_t down = (size_t)c->width * (c->hidden ? c->hidden : c->d), out = (size_t)c->d * (c->wide ? c->wide : c->width);
@@ -193,7 +200,8 @@ static int take_layers(const struct prefill *r, const struct skv_layer_set *comp
 			return bad(r, "layers.%u.down is missing: it was made for other layers", r->path, layer);
 		n += skv_layer_in(compresses, layer);
 	}
-	if (n * each > r->file.data_bytes / 2) /* checked before memory is allocated */
+	/* checked before memory is allocated: a number takes at least 2 bytes in the file */
+	if (n * each > r->file.data_bytes / 2)
 		return bad(r, "%zu layers of %zu numbers are wanted, it is too short for these", r->path, n, each);
 	c->weights = at = aligned_alloc(64, n * room * sizeof(*at));
 	if (!at)
@@ -210,7 +218,7 @@ static int take_layers(const struct prefill *r, const struct skv_layer_set *comp
 
 /* ---- the file -------------------------------------------------------------------------------- */
 
-/* FNV-1a of 64-bit words, the last one padded with zeros, and of the length. */
+/* FNV-1a over the file's 64-bit words, the last word padded with zeros, and over the file's length. */
 static uint64_t fingerprint(const struct skv_safetensors *file)
 {
 	const uint8_t *p = file->map;

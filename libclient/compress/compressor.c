@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/compressor.c - how layers compress, as the kernels take it: made from a policy's plans or
- * from what a sequence's memory says, from a codec, and from the model's RoPE.
+ * libclient/compress/compressor.c - makes compressors: how each layer compresses, in the structs that the kernels read.
+ * The sources are a policy's plans or a sequence's memory, a codec's file, and the model's RoPE.
  *
- * On a device the codec's numbers are in device memory, once for each policy, or for a sequence that is being
- * decompressed; the host's copy is freed.
+ * If the session is on a device, the codec's weights are copied to device memory, once for each policy or each sequence
+ * that is being decompressed; the host's copy is freed.
  */
 #include "libclient/compress/compressor.h"
 
@@ -38,7 +38,10 @@ static const struct skv_codec_file *codec_param(const struct policy *p)
 	return NULL;
 }
 
-/* Set k->path to the path of the policy's codec. */
+/*
+ * Set k->path to the path of the policy's codec: the file that the parameter names, or NAME.safetensors beside the
+ * model.
+ */
 static int find_codec(const struct skv_session *s, const struct policy *p, struct compressor *k)
 {
 	const struct skv_codec_file *file = codec_param(p);
@@ -67,7 +70,7 @@ static int read_codec(const struct skv_session *s, const struct skv_layer_set *c
 
 /* ---- on a device ----------------------------------------------------------------------------- */
 
-#define PARTS 5u /* arrays of a layer: matrices, k_norm */
+#define PARTS 5u /* arrays of a layer at most: four matrices and k_norm */
 
 /* Copy `bytes` bytes to the device's memory; compressor_free() frees the copy. */
 static int to_device(struct compressor *k, const void *from, size_t bytes, const void **ret)
@@ -92,11 +95,12 @@ static uint16_t to_bf16(float x)
 {
 	uint32_t bits;
 
-	memcpy(&bits, &x, sizeof(bits)); /* finite: the file was checked */
+	/* x is finite, because the file was checked */
+	memcpy(&bits, &x, sizeof(bits));
 	return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
-/* Replace a matrix of n numbers, if there is one, by a bf16 copy in the device's memory. */
+/* Replace the matrix, which has n numbers, by a bf16 copy in the device's memory; does nothing if *matrix is NULL. */
 static int matrix_to_device(struct compressor *k, const void **matrix, size_t n)
 {
 	const float *from = *matrix;
@@ -115,7 +119,7 @@ static int matrix_to_device(struct compressor *k, const void **matrix, size_t n)
 	return e;
 }
 
-/* k_norm is copied as fp32. */
+/* Replace the vector k_norm, which has n numbers, by an fp32 copy in the device's memory; NULL stays NULL. */
 static int norm_to_device(struct compressor *k, const float **norm, size_t n)
 {
 	const void *there = NULL;
@@ -139,7 +143,7 @@ static int code_to_device(struct compressor *k, struct skv_codec *c, size_t d, s
 	return e < 0 ? e : matrix_to_device(k, &c->dec_out, d * to / parts);
 }
 
-/* Copy everything that the kernels read to the session's device, which must be entered. */
+/* Copy all arrays of the compressor that kernels read to the session's device, which must be entered. */
 static int to_session_device(const struct skv_session *s, struct compressor *k)
 {
 	const uint32_t layers = s->model.n_layers;
@@ -181,7 +185,10 @@ static uint64_t hash_of_rope(const struct skv_rope *rope, const double *turn, si
 	return hash(h, &rope->interleaved, sizeof(rope->interleaved));
 }
 
-/* For layers of these forms. *ret_coded: those that need a codec. Latent compression takes keys before RoPE. */
+/*
+ * Make a compressor without codec for layers of these forms. *ret_coded: the layers that need a codec. Latent
+ * compression stores keys as they are before RoPE, so it needs the model's RoPE.
+ */
 static int compressor_new(const struct skv_session *s, const struct skv_form *forms, struct skv_layer_set *ret_coded,
                           struct compressor **ret)
 {
@@ -243,15 +250,16 @@ static int fits(const struct compressor *k, const struct skv_form *f)
 }
 
 /*
- * Codes must not take more pages than the rows did, because a table has one entry for each page of rows. Of `stride`
- * tokens all but one have a code. References of one rank never take more: each is a row, or smaller.
+ * Returns an error if a layer's codes or references could take more pages than the tokens' K and V rows did: a table
+ * has only one entry for each page of rows. Of `stride` tokens, all but one have a code. With one rank, references
+ * never take more pages, since a reference is at most as large as its token's rows.
  */
 static int fits_table(const struct compressor *k, const struct skv_shape *shape, uint32_t max_tokens)
 {
 	const struct skv_codec *c = shape->codec;
 	uint64_t each = shape->page_bytes / skv_code_record_bytes(shape);
 
-	if (c->kind == SKV_COMPRESS_QUANT) /* at most half the size of its rows */
+	if (c->kind == SKV_COMPRESS_QUANT) /* a quantized token takes at most half the bytes of its rows */
 		return 0;
 	if (c->stride && skv_refs_before(c, max_tokens) > shape->page_bytes / skv_ref_bytes(c, skv_codec_dims(shape), shape->dtype) *
 	                                                           skv_pages_of(max_tokens))
@@ -264,7 +272,7 @@ static int fits_table(const struct compressor *k, const struct skv_shape *shape,
 	            (unsigned long long)each, SKV_PAGE_TOKENS);
 }
 
-/* The kernels' description of latent compression. */
+/* The codec struct with which the kernels do latent compression of form f in this layer. */
 static struct skv_codec codes_of(const struct skv_session *s, const struct compressor *k, uint32_t layer,
                                  struct skv_form f)
 {
@@ -297,7 +305,7 @@ static struct skv_codec codes_of(const struct skv_session *s, const struct compr
 	};
 }
 
-/* Describe a layer to the kernels, in k->layer[]; host memory. */
+/* Fill k->layer[layer] with the layer's codec for the kernels and its form; all pointers lead to host memory. */
 static int describe(const struct skv_session *s, struct compressor *k, uint32_t layer, struct skv_form f)
 {
 	const bool low = f.kind == SKV_COMPRESS_QUANT;
@@ -319,7 +327,10 @@ static int describe(const struct skv_session *s, struct compressor *k, uint32_t 
 	             : fits_table(k, &shape, s->model.max_tokens);
 }
 
-/* Describe all layers that have a form, and copy the description to the device, if there is one. */
+/*
+ * Fill k->layer[] for all layers that have a form, and copy the codec's arrays to the session's device, if there is
+ * one.
+ */
 static int describe_all(struct skv_session *s, struct compressor *k, const struct skv_form *forms)
 {
 	void *was;
@@ -369,8 +380,9 @@ static void no_stamp(const struct skv_policy_ctx *ctx, const struct skv_touch_pa
 }
 
 /*
- * Run the hooks once to record what they select. They request the same in every step, so the size of selections, and of
- * the scratch for them, is known before the first step.
+ * Run the policy's hooks once, with primitives that only record what select_tokens() requests. Hooks request the same
+ * selections in every step, so the size of selections, and of the scratch memory for decompressing them, is known
+ * before the first step.
  */
 static void listen(const struct skv_session *s, struct policy *p)
 {
@@ -414,7 +426,8 @@ int compressor_make(struct skv_session *s, struct policy *p)
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
 		if (p->plan[layer].compress.kind)
 			forms[layer] = compress_form(&p->plan[layer].compress, s->model.max_tokens);
-	e = compressor_new(s, forms, &coded, &p->compressor); /* compressor_unmake() frees it */
+	/* compressor_unmake() frees p->compressor, also after an error */
+	e = compressor_new(s, forms, &coded, &p->compressor);
 	if (e < 0)
 		return e;
 	if (!skv_layer_set_empty(&coded)) {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/encode.c - tokens are compressed, and become rows again: between steps, and at the end of a step.
+ * libclient/compress/encode.c - compresses tokens, and decompresses them into rows: between steps, and at the end of a
+ * step.
  *
- * Maintenance transactions compress the tokens of a prompt before the first decode step after it, and decompress tokens
- * that are compressed in another way than the policy compresses. A decode step compresses the tokens that its commit
- * will name as compressed: it writes codes and references beyond those of the last commit, and its commit evicts the
- * pages of the rows.
+ * Between steps, maintenance transactions compress the tokens of a prompt before the first decode step after the
+ * prompt. They also decompress tokens whose form is not that in which the policy compresses. At its end, a decode step
+ * compresses the tokens that its commit will record as compressed: the step writes codes and references after those of
+ * the last commit, and the commit evicts the pages of the tokens' rows.
  */
 #include "libclient/compress/encode.h"
 
@@ -25,7 +26,7 @@
 
 /* ---- between steps --------------------------------------------------------------------------- */
 
-/* From here on each layer has slots of its own number. */
+/* From here on the sequence records the number of slots for each layer separately (SKV_ABOUT_SLOTS). */
 static void begin_slots(struct skv_seq *q)
 {
 	const struct skv_layer_slots all = {.live = q->len, .slot_end = q->len, .n_active = q->len};
@@ -35,7 +36,10 @@ static void begin_slots(struct skv_seq *q)
 	q->about |= SKV_ABOUT_SLOTS;
 }
 
-/* The form of compressed tokens is known now, so pages that a torn step left can be dropped. */
+/*
+ * Drop pages that a step without a commit left in the tables. This needs the form of the compressed tokens, which is
+ * known now.
+ */
 static int trim(struct skv_seq *q)
 {
 	bool any = pages_trim(q);
@@ -58,7 +62,10 @@ static int decompress(struct skv_session *s, struct skv_seq *q)
 	return e;
 }
 
-/* Decompress tokens that are compressed in another way than its policy compresses. */
+/*
+ * Before a step, decompress the sequence's tokens if their form is not that of its policy, or if the policy cannot
+ * compress the sequence.
+ */
 static int decompress_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 {
 	(void)n_tokens, (void)prompt;
@@ -69,7 +76,7 @@ static int decompress_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 
 const struct feature decompress_feature = {.ready = decompress_ready};
 
-/* Pages of compressed tokens, summed over all layers. */
+/* The number of pages whose tokens are compressed, summed over all layers. */
 static int32_t count_compressed(const struct skv_seq *q)
 {
 	int32_t n = 0;
@@ -81,7 +88,8 @@ static int32_t count_compressed(const struct skv_seq *q)
 
 /*
  * Ranks that compress together must have compressed equally many tokens. If a rank died, the daemon has made sure of
- * that. If policies were swapped meanwhile, ranks may differ: then each decompresses what it has, and all begin anew.
+ * that. If policies were swapped meanwhile, the ranks' numbers may differ: then each rank decompresses its compressed
+ * tokens, and compression begins anew in all ranks.
  */
 static int agree(struct skv_session *s, struct skv_seq *q)
 {
@@ -91,7 +99,10 @@ static int agree(struct skv_session *s, struct skv_seq *q)
 	return e < 0 || least == most || own == 0 ? e : decompress(s, q);
 }
 
-/* Decide whether the sequence compresses. Tokens that are compressed already are in the policy's form. */
+/*
+ * Decide whether the sequence compresses under its policy. Tokens that are compressed already have the policy's form
+ * here, since decompress_ready() runs before.
+ */
 static int decide(struct skv_session *s, struct skv_seq *q)
 {
 	int e = exchange_has(q) ? agree(s, q) : 0;
@@ -111,7 +122,10 @@ static bool behind(const struct skv_seq *q)
 	return false;
 }
 
-/* Before a decode step, compress all that it expects to be compressed. */
+/*
+ * Before a decode step, compress all tokens that the step expects to be compressed. Before a step with prompt rows,
+ * compress none.
+ */
 static int compress_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 {
 	struct skv_session *s = q->session;
@@ -150,7 +164,7 @@ void compress_evict_rows(struct skv_seq *q)
 	}
 }
 
-/* Does a sequence of the policy batch compress in this layer? */
+/* Does the open step compress tokens in this layer, in any decoding sequence of the policy batch? */
 static bool compresses_now(const struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	for (uint32_t i = 0; batch_compresses(pb, layer) && i < pb->n; i++)
@@ -159,7 +173,7 @@ static bool compresses_now(const struct skv_session *s, const struct policy_batc
 	return false;
 }
 
-/* All layers of a class in one call. */
+/* Queue the compression of a policy batch's tokens in all layers of a class, with one call. */
 static void compress_class(struct skv_session *s, const struct policy_batch *pb, uint32_t class)
 {
 	struct skv_shape shapes[SKV_MAX_LAYERS];
@@ -178,7 +192,10 @@ static void compress_class(struct skv_session *s, const struct policy_batch *pb,
 	exchange_compress(s, shapes, n, &batch);
 }
 
-/* Compress what the commits of decoding sequences will name as compressed: run kernels, and evict pages of rows. */
+/*
+ * Compress the tokens of decoding sequences that the step's commits will record as compressed: run the kernels, and
+ * evict the pages of the tokens' rows.
+ */
 static void compress_end_of_step(struct skv_session *s)
 {
 	for (uint32_t i = 0; i < s->step.n_batches; i++) {

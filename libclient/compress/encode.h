@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/compress/encode.h - tokens are compressed. */
+/* libclient/compress/encode.h - compression of a sequence's tokens at the end of a step. */
 #ifndef SKV_CLIENT_COMPRESS_ENCODE_H
 #define SKV_CLIENT_COMPRESS_ENCODE_H
 
 struct skv_seq;
 
-/* Evict the pages of rows that the commit will name as compressed. */
+/* Evict the pages with the K and V rows of tokens that the open step's commit will record as compressed. */
 void compress_evict_rows(struct skv_seq *q);
 
 #endif

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/lengths.c - which tokens of a layer are compressed, and how: from lengths and the plan alone.
+ * libclient/compress/lengths.c - which tokens of a layer are compressed, and in which form, computed from the
+ * sequence's length and the plan alone.
  *
- * A decode step of a sequence of n committed tokens attends with the tokens below compress_end(n) compressed; its
- * commit has those below compress_end(n + 1) compressed. Neither the other sequences of the step nor the chunks of a
- * prompt matter, and a step that is repeated after the engine died does the same.
+ * When a decode step of a sequence with n committed tokens attends, the tokens below compress_end(n) are compressed;
+ * after its commit, the tokens below compress_end(n + 1) are. The other sequences of the step, and how a prompt was
+ * chunked, do not matter. A step that is repeated after the engine died compresses the same tokens.
  */
 #include "libclient/compress/lengths.h"
 
@@ -39,7 +40,7 @@ struct records compress_records(const struct skv_shape *sh, enum skv_page_kind g
 	};
 }
 
-/* Bytes of a reference's number in sequences of up to max_tokens tokens. */
+/* Bytes that store the number of a reference, in sequences of up to max_tokens tokens: 2 or 4; 0 without references. */
 static uint32_t id_bytes(const struct skv_compress *k, uint32_t max_tokens)
 {
 	uint32_t first = compress_first(k), more = max_tokens > first ? max_tokens - first : 0;

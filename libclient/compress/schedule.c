@@ -2,8 +2,9 @@
 /*
  * libclient/compress/schedule.c - which tokens of a sequence are compressed, and which of them a step compresses.
  *
- * A sequence compresses if all of its tokens are there, in order, in all layers whose plan compresses: as rows, or
- * compressed. Any other sequence stays in rows, and runs the same plans.
+ * A sequence compresses if every layer whose plan compresses still has all of the sequence's tokens, in order, as rows
+ * or compressed. In a sequence that lacks tokens in such a layer, all tokens stay rows; its layers otherwise attend as
+ * the same plans say.
  */
 #include "libclient/compress/schedule.h"
 
@@ -13,7 +14,8 @@
 #include "libclient/compress/lengths.h"
 #include "libclient/seq.h"
 
-#define SLICE 4096u /* tokens that one maintenance transaction compresses; the next one can use their pages */
+/* maximum of tokens that one maintenance transaction compresses; the next one can reuse the pages of their rows */
+#define SLICE 4096u
 
 static bool within(const struct skv_layer_slots *x, uint32_t page)
 {
@@ -69,7 +71,9 @@ bool compress_as_planned(const struct skv_seq *q)
 	return true;
 }
 
-/* Has the layer all of its tokens, in order, as rows or compressed? Evicted tokens cannot be references. */
+/*
+ * Does the layer have all tokens of the sequence, in order, as rows or compressed? Evicted tokens cannot be references.
+ */
 static bool whole(const struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_layer_slots *x = &q->slots[layer];

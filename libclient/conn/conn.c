@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/conn/conn.c - the socket to the daemon.
+ * libclient/conn/conn.c - sends requests to the daemon over a socket, and handles its messages.
  *
- *   - The socket never blocks. What it does not take is sent in a later turn, so a stopped daemon cannot stop a step.
- *   - Replies are matched by serial. A thread that waits for one polls without the lock held. One thread polls at a
- *     time and handles all messages; the others wait on `news`.
- *   - The daemon carries out a request that timed out here. Its reply is undone when it arrives: orphan_undo().
- *   - A connection that is lost because the daemon died is made again with the next daemon: reconnect.c.
- *   - The connection ends once, with a reason, and every request completes with it. Memory stays mapped.
+ *   - The socket never blocks. A packet that the socket does not take is sent in a later turn, so a stopped daemon
+ *     cannot stop a step.
+ *   - Replies are matched to requests by serial. Threads wait for replies without the lock. One thread at a time polls
+ *     and handles all messages; other threads wait on the condition variable `news`.
+ *   - The daemon carries out requests even if no thread waits any more. Their replies are undone: orphan_undo().
+ *   - If the connection is lost because the daemon died, reconnect.c connects to the next daemon.
+ *   - A connection that breaks gets one error, with which all its requests complete. Memory stays mapped.
  */
 #include "libclient/conn/conn.h"
 
@@ -42,7 +43,7 @@ int64_t conn_deadline(const struct skv_client *c)
 
 /* ---- sending --------------------------------------------------------------------------------- */
 
-/* True: the packet was sent, or the connection broke. */
+/* Returns true if the packet was sent or the connection broke. */
 static bool send_packet(struct skv_client *c, const void *packet, size_t bytes)
 {
 	for (;;) {
@@ -55,7 +56,7 @@ static bool send_packet(struct skv_client *c, const void *packet, size_t bytes)
 			continue;
 		if (errno == EAGAIN || errno == ENOBUFS || errno == ENOMEM)
 			return false;
-		/* the daemon's last messages are still to be read: receive() decides */
+		/* receive() decides about the connection, after the daemon's last messages */
 		if (errno != EPIPE && errno != ECONNRESET)
 			conn_break_locked(c, -errno, "cannot send to the daemon: %s", strerror(errno));
 		return true;
@@ -66,7 +67,7 @@ void conn_send_queue(struct skv_client *c)
 {
 	while (c->link != LINK_LOST && c->unsent && !c->unsent->waits) {
 		if (!send_packet(c, c->unsent->packet, c->unsent->packet->length) || c->broken)
-			return; /* breaking the connection emptied the queue */
+			return; /* if the connection broke, the queue is empty */
 		c->unsent->sent = true;
 		c->unsent = c->unsent->next;
 	}
@@ -176,7 +177,7 @@ static void unlease(struct skv_client *c, const struct skv_msg_runs *m)
 }
 
 /*
- * Post what the daemon must hear. If that fails, the two sides disagree about what exists, and nothing is safe to use.
+ * Post a message that the daemon must get. If posting fails, the connection breaks: daemon and client would disagree.
  */
 static void tell(struct skv_client *c, uint16_t type, const void *body, size_t bytes)
 {
@@ -185,8 +186,8 @@ static void tell(struct skv_client *c, uint16_t type, const void *body, size_t b
 }
 
 /*
- * Undo what the daemon did for a request, because no thread waits for it any more. A refusal of pages given back means
- * that the two sides disagree about their owner: then no page is safe.
+ * Undo what the daemon did for a request, because no thread waits for the reply. If the daemon refuses pages that are
+ * given back, the connection breaks: daemon and client disagree about the pages' owner, so no page is safe.
  */
 static void orphan_undo(struct skv_client *c, struct request *r)
 {
@@ -241,7 +242,7 @@ void conn_break_locked(struct skv_client *c, int error, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(c->broken_text, sizeof(c->broken_text), fmt, ap);
 	va_end(ap);
-	/* a shortage concerns the failing call, this error all calls from now on */
+	/* a shortage is an error of one call, but `broken` is the error of all later calls */
 	c->broken = c->welcome && skv_is_shortage(error) ? -ECONNRESET : error;
 	conn_fail_all(c);
 }
@@ -290,8 +291,8 @@ void conn_finish(struct skv_client *c, struct request *r)
 {
 	r->done = true;
 	/*
-	 * A pool is known from the first OPEN to the last CLOSE as the daemon saw them. Replies come in that order, so
-	 * this is done here and not by the thread that waits for them.
+	 * The pool is opened and closed here, in the order of the daemon's replies, not by the threads that wait for
+	 * these replies: a pool must be known from the first OPEN to the last CLOSE as the daemon saw them.
 	 */
 	if (r->type == SKV_MSG_OPEN && !r->error)
 		open_pool(c, r);
@@ -348,7 +349,7 @@ static void complete(struct skv_client *c, const struct skv_msg_header *h, int *
 		conn_finish(c, r);
 }
 
-/* The daemon is working on a request that takes long. */
+/* Handle the daemon's notice that it is working on a long request: wait longer for the reply. */
 static void wait_notice(struct skv_client *c, const struct skv_msg_wait *m)
 {
 	for (struct request *r = c->requests; r; r = r->next)
@@ -356,7 +357,7 @@ static void wait_notice(struct skv_client *c, const struct skv_msg_wait *m)
 			r->until_ms = conn_deadline(c);
 }
 
-/* Handle the announcement or withdrawal of a segment. True: the message was one of these. */
+/* Handle the announcement or withdrawal of a segment. Returns false if the message is neither. */
 static bool segment_notice(struct skv_client *c, const struct skv_msg_header *h, int *fds)
 {
 	struct pool_fault fault = {0};
@@ -410,7 +411,7 @@ static void dispatch(struct skv_client *c, size_t bytes, int *fds, unsigned n_fd
 	complete(c, h, fds);
 }
 
-/* Handle everything that has arrived. The lock is held, and no other thread polls. */
+/* Handle all messages that have arrived. The lock is held, and no other thread polls. */
 static void receive(struct skv_client *c)
 {
 	while (!c->broken && c->link != LINK_LOST) {
@@ -459,7 +460,7 @@ static void receive(struct skv_client *c)
 
 static void turn_locked(struct skv_client *c)
 {
-	/* a polling thread handles messages as they arrive; taking them here would leave that thread waiting */
+	/* a polling thread handles messages itself: it would not wake up for one that was received here */
 	if (!c->polling)
 		receive(c);
 	reconnect_turn(c);
@@ -514,7 +515,7 @@ void conn_acted(struct skv_client *c, struct request *r)
 	pthread_mutex_unlock(&c->lock);
 }
 
-/* Wait until there is something to do, at most until `deadline`. Lock held on entry and return. */
+/* Wait until there is something to do, at most until `deadline`. The lock is held on entry and on return. */
 static void sleep_locked(struct skv_client *c, int64_t deadline)
 {
 	if (c->polling) {
@@ -528,7 +529,7 @@ static void sleep_locked(struct skv_client *c, int64_t deadline)
 
 	c->polling = true;
 	pthread_mutex_unlock(&c->lock);
-	/* at most a tenth of a second, because another thread may queue a packet meanwhile */
+	/* at most a tenth of a second, because meanwhile another thread may queue a packet */
 	poll(&p, 1, left < 0 ? 0 : left > most ? (int)most : (int)left);
 	pthread_mutex_lock(&c->lock);
 	c->polling = false;
@@ -586,13 +587,13 @@ void conn_hang_up(struct skv_client *c)
 
 	pthread_mutex_lock(&c->lock);
 	/*
-	 * The daemon releases everything of this client when it sees the end, and then hangs up, too. Wait for that, so
-	 * that the next holder finds named sequences free.
+	 * The daemon releases everything of this client when it sees the end of the connection, and then closes its
+	 * end. Wait for that, so that the next holder finds this client's named sequences free.
 	 */
 	c->leaving = true;
 	if (c->welcome && !c->broken && c->link == LINK_UP && shutdown(c->fd, SHUT_WR) == 0)
 		while (!c->broken && now_ms() < deadline)
 			sleep_locked(c, deadline);
-	conn_break_locked(c, -ECONNRESET, "the connection was closed"); /* completes what waited for an answer */
+	conn_break_locked(c, -ECONNRESET, "the connection was closed"); /* completes requests without an answer */
 	pthread_mutex_unlock(&c->lock);
 }

@@ -11,11 +11,11 @@
 #include "common/fd.h"
 #include "libclient/error.h"
 
-#define SERVICE_USER "sparsekv" /* user of the daemon's service unit */
+#define SERVICE_USER "sparsekv" /* the user that the daemon's service unit runs as */
 
 /*
- * A daemon sends code that this process runs (policies), so only trusted users may listen. The credentials are those of
- * the process that began to listen: under socket activation the service manager.
+ * Check that a trusted user listens on the socket, because a daemon sends code that this process runs (policies). The
+ * peer's credentials are those of the process that called listen(2): with socket activation, the service manager.
  */
 static int check_server(int fd, const char *path)
 {

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/conn/dial.h - a socket to the daemon that serves at a path. */
+/* libclient/conn/dial.h - opens a socket to the daemon that serves at a path. */
 #ifndef SKV_CLIENT_CONN_DIAL_H
 #define SKV_CLIENT_CONN_DIAL_H
 
 /*
- * Connect, without waiting. -EAGAIN: the daemon does not accept right now. -EPERM: the user that listens there is not
- * trusted to send code that this process runs. Else a negative errno. Sets the last error.
+ * Connect, without waiting. Returns 0, or a negative errno with the last error set. -EAGAIN: the daemon accepts no
+ * connection right now. -EPERM: the user that listens there is not trusted to send code that this process runs.
  */
 int dial(const char *path, int *ret_fd);
 

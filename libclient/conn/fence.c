@@ -1,18 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/conn/fence.c - the end of a connection, as threads see it that are in a step.
+ * libclient/conn/fence.c - lets threads that are in a step notice that the client's connection has ended.
  *
- * When a client's connection ends for any reason, the daemon says so in the control page. It keeps the client's pages
- * and sequences from all others until this process is gone, or has reported that nothing of them is mapped any more
- * (CLIENT_END). So a step that was begun before commits nothing, and what it still writes goes to pages that no other
- * client uses. The word in the control page stays when the daemon dies: no other client can get the pages then: steps
- * go on.
+ * When a client's connection ends for any reason, the daemon records this in the control page. The daemon gives the
+ * client's pages and sequences to no other client until this process has exited, or has reported that none of them is
+ * mapped any more (CLIENT_END). So a step that began before the end commits nothing, and what such a step still writes
+ * goes to pages that no other client uses. When the daemon dies, the client's word in the control page does not change,
+ * and steps go on: without a daemon no other client can get the pages.
  *
- * The memory of each sequence names the client that holds it; no other client commits.
+ * The memory of each sequence names the client that holds the sequence; no other client commits to it.
  *
- * A child of fork(2) has none of the memory, and its descriptor is of its parent's connection: it may do nothing. So
- * public functions check first, with fence_enter(), or with fence_forked() if they take no session's lock. Functions
- * that only access the process's own memory, such as skv_policy_spec(), need no check.
+ * A child of fork(2) may use nothing, because it has none of the memory, and its socket belongs to its parent's
+ * connection. Public functions check this first, with fence_enter(), or with fence_forked() if they lock no session.
+ * Functions that only read the process's own memory, such as skv_policy_spec(), do not check.
  */
 #include "libclient/conn/fence.h"
 
@@ -30,7 +30,7 @@
 #include "libclient/error.h"
 #include "libclient/seq.h"
 
-static _Atomic unsigned forks; /* between the process that loaded the library and this one */
+static _Atomic unsigned forks; /* number of forks since the library was loaded, up to this process */
 
 static void forked_child(void)
 {
@@ -72,7 +72,7 @@ bool fence_stands(const struct skv_client *c)
 	return atomic_load_explicit(&c->control->fence[skv_client_row_of(c->id)], memory_order_acquire) == c->id;
 }
 
-/* Break the connection, with the daemon's message if there is one. */
+/* Break the connection, with the daemon's message as the reason if the daemon sent one. */
 static int fell(struct skv_client *c)
 {
 	conn_turn(c);
@@ -102,7 +102,7 @@ int fence_check_held(struct skv_client *c, struct skv_seq *const *seqs, uint32_t
 	return e;
 }
 
-/* False: the daemon did not answer, and may have ended before it could. */
+/* Report the end to the daemon. Returns false if the daemon did not answer; it may have exited before it could. */
 static bool told_end(const struct skv_client *c, int64_t deadline)
 {
 	struct {
@@ -123,12 +123,12 @@ static bool told_end(const struct skv_client *c, int64_t deadline)
 	       recv(fd, &packet, sizeof(packet), 0) > 0;
 }
 
-/* A daemon may end meanwhile. If a service manager listens for the next one, the next one is told. */
+/* If the daemon exits meanwhile and a service manager listens for the next daemon, the next daemon is told instead. */
 void fence_tell_end(const struct skv_client *c)
 {
 	const int64_t deadline = conn_deadline(c);
 
-	/* if it cannot be told now, it learns it when the process ends */
+	/* if the daemon cannot be told now, it notices when this process exits */
 	while (!told_end(c, deadline) && now_ms() < deadline)
 		nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
 }

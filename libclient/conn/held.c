@@ -7,7 +7,7 @@
 #include "libclient/conn/pool.h"
 #include "libclient/conn/request.h"
 
-/* Returns the list with room for one more element; NULL: out of memory, and the list is unchanged. */
+/* Returns the list with room for one more element, or NULL if memory is short; the list is then unchanged. */
 static void *grown(void *list, size_t n, size_t *cap, size_t size)
 {
 	void *more;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/conn/held.h - the sessions and sequences that a client has, according to the daemon's replies. */
+/* libclient/conn/held.h - the sessions and sequences that this client has, according to the daemon's replies. */
 #ifndef SKV_CLIENT_CONN_HELD_H
 #define SKV_CLIENT_CONN_HELD_H
 
@@ -21,10 +21,10 @@ struct held {
 	size_t n_sessions, n_seqs, cap_sessions, cap_seqs;
 };
 
-/* Update from an answered request: sessions, sequences, pages on lease. False: out of memory. Needs client->lock. */
+/* Update sessions, sequences and pages on lease by an answered request. False: out of memory. Needs client->lock. */
 bool held_update(struct held *h, const struct request *r);
-void held_close(struct held *h, uint32_t session); /* with its sequences */
-struct held_session *held_session(const struct held *h, uint32_t id); /* NULL: none */
+void held_close(struct held *h, uint32_t session); /* removes a session and its sequences */
+struct held_session *held_session(const struct held *h, uint32_t id); /* NULL: there is no such session */
 void held_free(struct held *h);
 
 #endif

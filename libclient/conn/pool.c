@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/conn/pool.c - the addresses of a pool's pages.
+ * libclient/conn/pool.c - maps the segments of pools, and keeps the addresses of their pages.
  *
- * Pages keep their addresses for the life of the connection. Host memory of a pool is one memfd, which is mapped whole.
- * On a device the addresses of a pool are reserved once, without access; an announced segment is mapped in its place,
- * and a withdrawn one becomes inaccessible again. The daemon withdraws only segments of which no client holds a page.
- * The counters here (pool_segment.held) check this, because a kernel must never access an unmapped page.
+ * Pages keep their addresses for the life of the connection. A pool in host memory is one memfd, which is mapped whole.
+ * On a device the addresses of a pool are reserved once, without access; an announced segment is mapped at its place,
+ * and becomes inaccessible again when it is withdrawn. The daemon withdraws a segment only if no client holds a page of
+ * it. The counters pool_segment.held verify this, because a kernel must never access an unmapped page.
  *
- * On a device every segment is mapped twice: writable, and read-only behind all writable mappings. Kernels read shared
- * pages through the second mapping: a kernel that writes to a shared prefix by mistake faults, and no tokens are lost.
- * Segments are contiguous, and kernels number pages from the first byte of a mapping. If a segment is not a whole
- * number of pages, a page that would span two segments is left out: the first page of a segment is the first one that
- * begins in it. With CUDA's older handles the driver chooses the addresses and there is one mapping; page numbers for
- * kernels then count from an address far below it, which needs pages of 2^n bytes. pool_kernel_page() handles all of
- * these cases.
+ * On a device every segment is mapped twice: writable, and again read-only, after all writable mappings. Kernels read
+ * shared pages through the read-only mapping: a kernel that writes to a shared prefix by mistake faults, and no tokens
+ * are lost. Segments are contiguous, and kernels number pages from the first byte of the pool's mapping. If a segment's
+ * size is not a multiple of the page's, a page that would span two segments is not used: a segment's first page is the
+ * first one that begins in it. With CUDA's older (IPC) handles the driver chooses the addresses, and there is only one
+ * mapping; kernels then number pages from an address far below the mapping, which needs pages of 2^n bytes.
+ * pool_kernel_page() handles all these cases.
  *
- * All functions run with client->lock held. Faults that break the connection are returned to conn.c, which breaks it
- * and sends the acknowledgements.
+ * The functions run with client->lock held. Faults that break the connection are returned to conn.c, which breaks the
+ * connection and sends the acknowledgements.
  */
 #include "libclient/conn/pool.h"
 
@@ -29,9 +29,9 @@
 
 #include "common/fd.h"
 
-/* Distance in bytes between the first and the last address of a device's pool. */
+/* Maximum distance in bytes between the first and the last address of a pool on a device. */
 #define DEVICE_SPAN (2 * SKV_DEVICE_POOL_MAX)
-#define MOST_PAGE_BYTES (1u << 24) /* upper bound of a page: fp32, 256 heads of 256 */
+#define MOST_PAGE_BYTES (1u << 24) /* maximum bytes of a page: fp32, 256 kv heads, head_dim 256 */
 
 static void fault_set(struct pool_fault *fault, int error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 static void fault_set(struct pool_fault *fault, int error, const char *fmt, ...)
@@ -44,7 +44,7 @@ static void fault_set(struct pool_fault *fault, int error, const char *fmt, ...)
 	va_end(ap);
 }
 
-/* A segment that was announced before the reply that describes its pool. */
+/* A segment that the daemon announced before it described the segment's pool in a reply. */
 struct early_segment {
 	struct early_segment *next;
 	struct skv_msg_segment_ipc m;
@@ -62,15 +62,15 @@ static struct pool *pools_find(struct pools *pools, uint32_t id)
 
 /* ---- segments -------------------------------------------------------------------------------- */
 
-/* Bytes of address space that a pool takes; on a device, for two mappings. */
+/* Bytes of address space that a pool takes: on a device, those of both mappings. */
 static size_t addresses(const struct pool *p)
 {
 	return p->max_segments * p->segment_bytes + p->again;
 }
 
 /*
- * Offset of a device's second mapping: a multiple of both the page size and the granule, so that pages begin at the
- * same offsets in both mappings.
+ * Offset of the read-only mapping of a device's pool: a multiple of both the page size and the segments' granule, so
+ * that pages begin at the same offsets in both mappings.
  */
 static uint64_t second_mapping(const struct skv_msg_open_ok *ok)
 {
@@ -87,7 +87,7 @@ static uint8_t *segment_at(const struct pool *p, uint32_t segment)
 	return p->base + segment * p->segment_bytes;
 }
 
-/* Map all of host memory. Returns 0, or a negative errno with the reason in `why`. */
+/* Map the pool's whole host memory. Returns 0, or a negative errno with the reason in `why`. */
 static int map_host(struct pool *p, int fd, const char **why)
 {
 	void *at;
@@ -96,7 +96,7 @@ static int map_host(struct pool *p, int fd, const char **why)
 	*why = strerror(-e);
 	if (e < 0)
 		return e == -EBADMSG ? -EPROTO : e;
-	/* a child of the engine must not share pages that are being written, and has no use for them */
+	/* a child of the engine must not share pages that are being written, and does not need them */
 	madvise(at, addresses(p), MADV_DONTFORK);
 	madvise(at, addresses(p), MADV_DONTDUMP);
 	p->base = at;
@@ -133,7 +133,7 @@ static int map_ipc(struct pool *p, uint32_t segment, const uint8_t *handle, cons
 	if (p->reserved) {
 		p->backend->release(p->base, addresses(p));
 		p->reserved = false;
-		/* later segments may be mapped at lower or at higher addresses */
+		/* segments that are mapped later may get lower or higher addresses */
 		p->base = (uint8_t *)((uintptr_t)at - DEVICE_SPAN / 2 / p->page_bytes * p->page_bytes);
 	}
 	away = (intptr_t)((uintptr_t)at - (uintptr_t)p->base);
@@ -150,7 +150,7 @@ static int map_ipc(struct pool *p, uint32_t segment, const uint8_t *handle, cons
 	return 0;
 }
 
-/* Map a segment of either kind of handle; enters the pool's device. */
+/* Map a segment by either kind of handle (CUDA fd or IPC); makes the pool's device current meanwhile. */
 static int map_device(struct pool *p, const struct skv_msg_segment_ipc *m, int fd, const char **why)
 {
 	void *was;
@@ -167,7 +167,7 @@ static int map_device(struct pool *p, const struct skv_msg_segment_ipc *m, int f
 	return e;
 }
 
-/* Devices only. */
+/* Unmap a segment of a device. */
 static int unmap_segment(struct pool *p, uint32_t segment)
 {
 	uint8_t *at = segment_at(p, segment);
@@ -189,7 +189,9 @@ static int unmap_segment(struct pool *p, uint32_t segment)
 	return e;
 }
 
-/* Does this device's pool accept the handle? The first mapped segment decides the kind of all others. */
+/*
+ * Does the pool, on a device, accept this kind of handle? The kind of the first mapped segment is that of all others.
+ */
 static bool handle_fits(const struct pool *p, uint32_t handle)
 {
 	bool any = false;
@@ -248,7 +250,7 @@ void pool_segment_add(struct pools *pools, const struct skv_msg_segment_ipc *m, 
 	}
 	for (e = pools->early; e; e = e->next)
 		if (e->m.segment.pool == m->segment.pool && e->m.segment.segment == m->segment.segment) {
-			/* of a session that could not be opened here; it was closed, and another one opened */
+			/* from a session that could not be opened here: it was closed, and another session opened */
 			skv_close_fd(e->fd);
 			e->m = *m;
 			e->fd = fd;
@@ -283,7 +285,8 @@ void pool_segment_gone(struct pools *pools, const struct skv_msg_segment *m, str
 		return;
 	}
 	if (p && m->segment < p->announced && p->segments[m->segment].uncertain && !p->segments[m->segment].mapped) {
-		p->segments[m->segment].uncertain = false; /* the previous daemon was told, this one was not */
+		/* the withdrawal was reported to the previous daemon, not to this one */
+		p->segments[m->segment].uncertain = false;
 		return;
 	}
 	if (!p || m->segment >= p->announced || !p->segments[m->segment].mapped) {
@@ -310,8 +313,8 @@ void pool_segment_gone(struct pools *pools, const struct skv_msg_segment *m, str
 /* ---- pools ----------------------------------------------------------------------------------- */
 
 /*
- * Do pages fill the segment? On a device pages may be numbered across segments: then a segment has one page less than
- * would fit.
+ * Do the pages fill the segment? On a device, where pages may be numbered across segments, a segment may also have one
+ * page less than fits into it.
  */
 static bool is_filled(const struct skv_msg_open_ok *ok, uint32_t device)
 {
@@ -322,7 +325,7 @@ static bool is_filled(const struct skv_msg_open_ok *ok, uint32_t device)
 	return device != SKV_DEVICE_HOST && fit == ok->pages_per_segment + 1ull;
 }
 
-/* Why the rest of the library cannot use a pool of this shape, or NULL. */
+/* Why the library cannot use a pool of this shape, or NULL if it can. */
 static const char *shape_wrong(const struct skv_msg_open_ok *ok, uint32_t device)
 {
 	uint64_t pages;
@@ -375,7 +378,7 @@ static struct pool *pool_free(struct pool *p)
 	return NULL;
 }
 
-/* Reserve addresses of a device. */
+/* Reserve the pool's address space on its device. */
 static bool reserve(struct pool *p)
 {
 	void *base = NULL, *was;
@@ -390,7 +393,7 @@ static bool reserve(struct pool *p)
 	return p->base;
 }
 
-/* Allocates a pool; NULL on failure. */
+/* Allocate a pool; NULL: out of memory or of addresses. */
 static struct pool *pool_new(const struct skv_msg_open_ok *ok, uint32_t device)
 {
 	struct pool *p = calloc(1, sizeof(*p));

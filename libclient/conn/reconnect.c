@@ -1,24 +1,24 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/conn/reconnect.c - a client outlives its daemon.
+ * libclient/conn/reconnect.c - lets a client outlive its daemon and continue with the next one.
  *
- * Under a service manager that keeps the daemon's memory, the next daemon has everything that the previous one had
- * confirmed. Meanwhile steps go on with the pages on lease, and nothing here waits: each turn tries to connect, sends,
- * and handles what has arrived.
+ * Under a service manager that keeps the daemon's memory, the next daemon knows everything that the previous daemon had
+ * confirmed. Until the client is connected to it, steps go on with the pages on lease, and no function of this file
+ * waits: each turn tries to connect, sends, and handles messages that have arrived.
  *
- * The next daemon may also have what this client was not told of in time. So the client names what it has, and the
- * daemon releases the rest:
+ * The next daemon may also have given this client something of which the client was not told in time. So the client
+ * names what it has, and the daemon releases the rest, by these messages:
  *
- *   RECONNECT                    the daemon knows this client, and announces memory again. It knows no client without
- *                                sessions: such a client says HELLO again
- *   RECONNECT_SESSION, _SEQ      what replies gave to this client (held.h)
- *   SEQ_DETACH, _DROP, _RELEASE  sent again if they were not answered; the daemon accepts those that it had carried out
- *   RECONNECT_PAGES              pages on lease to this client, from the pools' bitmaps
+ *   RECONNECT                    the daemon knows this client, and announces memory again. No daemon knows a client
+ *                                without sessions: such a client says HELLO again
+ *   RECONNECT_SESSION, _SEQ      the sessions and sequences that replies gave to this client (held.h)
+ *   SEQ_DETACH, _DROP, _RELEASE  sent again if not answered; the daemon also accepts those that it had carried out
+ *   RECONNECT_PAGES              the pages on lease to this client, from the pools' bitmaps
  *   RECONNECT_DONE
  *
- * All of this is said at one moment, when no thread is between two steps that must be one to the daemon (pins). When it
- * is answered, the requests without an answer are sent again. LEASE_PUT and CLOSE need no answer then, because what
- * they gave back was not named.
+ * All these messages are queued at one moment, when no thread is between two actions that the daemon must see as one
+ * (see reconnect_pin()). After the answer to RECONNECT_DONE, requests without an answer are sent again. LEASE_PUT and
+ * CLOSE then need no answer, because the client did not name the pages and sessions that they gave back.
  */
 #include "libclient/conn/reconnect.h"
 
@@ -35,11 +35,11 @@
 #include "libclient/error.h"
 
 #define ASK_AGAIN_MS 5000
-#define VAIN_AFTER_MS 1000 /* a daemon that is restarted serves sooner */
+#define VAIN_AFTER_MS 1000 /* a service manager restarts a daemon faster than this */
 
 /* ---- lost ------------------------------------------------------------------------------------ */
 
-/* Drop the requests of this file; the others wait for the next daemon. */
+/* Drop this file's own requests; all other requests wait for the next daemon. */
 static void hold_back(struct skv_client *c)
 {
 	struct request **at = &c->requests, *r;
@@ -80,7 +80,7 @@ bool reconnect_is_vain(const struct skv_client *c)
 
 /* ---- asking ---------------------------------------------------------------------------------- */
 
-/* Append a request of this file to the list. Without memory for it the connection breaks. */
+/* Append a request of this file to the list. If there is no memory for the request, the connection breaks. */
 static void post(struct skv_client *c, uint16_t type, const void *body, size_t bytes)
 {
 	struct request *r = c->broken ? NULL : request_new(&c->serial, type, body, bytes);
@@ -93,7 +93,7 @@ static void post(struct skv_client *c, uint16_t type, const void *body, size_t b
 	conn_append(c, r);
 }
 
-/* All requests are in the list again. If the connection broke meanwhile, some are not completed yet. */
+/* Call when all requests are in the list again: send them, or complete them if the connection has broken meanwhile. */
 static void send_or_fail(struct skv_client *c)
 {
 	if (c->broken)
@@ -102,7 +102,7 @@ static void send_or_fail(struct skv_client *c)
 		conn_send_queue(c);
 }
 
-/* Append the requests from `later` on; they wait. */
+/* Append to the list the requests from `later` on, which wait until the daemon knows what this client has. */
 static void append_waiting(struct skv_client *c, struct request *later)
 {
 	while (later) {
@@ -144,7 +144,8 @@ void reconnect_turn(struct skv_client *c)
 	int e;
 
 	if (c->link == LINK_ASKED && now - c->asked_ms > ASK_AGAIN_MS)
-		reconnect_begin(c); /* it died after it accepted, and another process has its end open */
+		/* the daemon died after it accepted, and another process has its end of the socket open */
+		reconnect_begin(c);
 	if (now < c->next_try_ms || c->link != LINK_LOST || c->broken)
 		return;
 	if (!fence_stands(c)) { /* the daemon ended the connection before it exited */
@@ -165,19 +166,19 @@ void reconnect_turn(struct skv_client *c)
 
 /* ---- naming ---------------------------------------------------------------------------------- */
 
-/* Is it sent again, before the daemon knows what this client has? */
+/* Does the request give something back, and is it sent again before the daemon knows what this client has? */
 static bool is_giving(const struct request *r)
 {
 	return r->type == SKV_MSG_SEQ_DETACH || r->type == SKV_MSG_SEQ_DROP || r->type == SKV_MSG_SEQ_RELEASE;
 }
 
-/* What it gives back is not named, which has the same effect. */
+/* Is the request settled by the naming itself, because what it gives back is then not named? */
 static bool is_settled(const struct request *r)
 {
 	return r->type == SKV_MSG_LEASE_PUT || r->type == SKV_MSG_CLOSE || r->type == SKV_MSG_SEGMENT_ACK;
 }
 
-/* No thread waits for it, so what it asks for is not wanted any more. */
+/* Does no thread wait for the request, so that its result is not wanted any more? */
 static bool is_unwanted(const struct request *r)
 {
 	return r->orphan && !is_giving(r) && !is_settled(r) && r->type != SKV_MSG_POLICY_ACK;
@@ -192,7 +193,7 @@ static void forget(struct skv_client *c, struct request *r)
 	request_free(r);
 }
 
-/* Returns the requests without those that are unwanted. */
+/* Remove and free the unwanted requests. Returns the list of the remaining requests. */
 static struct request *sift(struct skv_client *c, struct request *all)
 {
 	for (struct request **at = &all; *at;) {
@@ -217,7 +218,7 @@ static bool is_closing(const struct request *all, uint32_t session)
 	return false;
 }
 
-/* Does this client have no session, except those that it closes? */
+/* Does this client have no sessions except those that it is closing? */
 static bool has_nothing(const struct skv_client *c)
 {
 	for (size_t i = 0; i < c->held.n_sessions; i++)
@@ -248,7 +249,7 @@ static void name_held(struct skv_client *c, const struct request *all)
 			     sizeof(struct skv_msg_seq));
 }
 
-/* Move the requests that give something back to the list; returns the others. */
+/* Move the requests that give sequences or their pages back to the list. Returns the other requests. */
 static struct request *give_again(struct skv_client *c, struct request *all)
 {
 	for (struct request **at = &all; *at;) {
@@ -265,7 +266,7 @@ static struct request *give_again(struct skv_client *c, struct request *all)
 	return all;
 }
 
-/* As many messages as the pages on lease there take. */
+/* Name the pages on lease in the pool, in as many messages as they need. */
 static void name_pages_of(struct skv_client *c, const struct pool *p, uint32_t session)
 {
 	struct {
@@ -289,7 +290,7 @@ static void name_pages_of(struct skv_client *c, const struct pool *p, uint32_t s
 	} while (pages > 0 && !c->broken);
 }
 
-/* Name the pages of each pool by one of its sessions. */
+/* Name the pages on lease of every pool, under one session of the pool. */
 static void name_pages(struct skv_client *c, const struct request *all)
 {
 	for (const struct pool *p = c->pools.first; p; p = p->next)
@@ -300,7 +301,7 @@ static void name_pages(struct skv_client *c, const struct request *all)
 			}
 }
 
-/* Name everything that this client has now. */
+/* Tell the daemon all sessions, sequences and pages that this client has now. */
 static void name_all(struct skv_client *c)
 {
 	const struct skv_msg_client done = {.client = c->id};
@@ -351,7 +352,9 @@ void reconnect_unpin_reply(struct skv_client *c, struct request *r)
 
 /* ---- answered -------------------------------------------------------------------------------- */
 
-/* Replace the previous control page by this daemon's at the same address; other threads may be reading it. */
+/*
+ * Map the new daemon's control page in place of the previous one, at the same address: other threads may be reading it.
+ */
 static int take_control(struct skv_client *c, struct request *r)
 {
 	const struct skv_msg_hello_ok *ok = r->body;
@@ -371,13 +374,13 @@ static int take_control(struct skv_client *c, struct request *r)
 	return 0;
 }
 
-/* Reconnected: send what waited, and complete the requests that need no answer. */
+/* The client is reconnected: send the requests that waited, and complete those that need no answer. */
 static void go_on(struct skv_client *c)
 {
 	struct request *all = take_all(c);
 
 	c->link = LINK_UP;
-	pools_forget_early(&c->pools); /* of a session that this client was not told of; it is closed now */
+	pools_forget_early(&c->pools); /* of a session that this client was not told of; the daemon has closed it */
 	while (all) {
 		struct request *r = all;
 
@@ -391,7 +394,7 @@ static void go_on(struct skv_client *c)
 	conn_send_queue(c);
 }
 
-/* To the daemon this is a new client: what was to be given back or closed is gone with the old one. */
+/* The daemon sees a new client. What requests wanted to give back or close is gone with the old client: settle them. */
 static void begin_anew(struct skv_client *c, uint32_t id)
 {
 	struct request *all = sift(c, take_all(c));

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/conn/request.c - requests: see request.h. A request owns its packet, body and descriptors. */
+/* libclient/conn/request.c - allocates and frees requests to the daemon: see request.h. */
 #include "libclient/conn/request.h"
 
 #include <stdlib.h>
@@ -30,13 +30,13 @@ struct request *request_new(uint32_t *serial, uint16_t type, const void *body, s
 		return NULL;
 	}
 	if (++*serial == 0)
-		*serial = 1; /* 0 is for the daemon's notices */
+		*serial = 1; /* serial 0 is for messages of the daemon that are no replies */
 	*r->packet = (struct skv_msg_header){.length = (uint32_t)(sizeof(*r->packet) + bytes), .type = type, .serial = *serial};
 	if (bytes > 0)
 		memcpy(r->packet + 1, body, bytes);
 	r->serial = *serial;
 	r->type = type;
-	/* every request about a session begins with its id */
+	/* the body of every other request begins with the id of its session */
 	if (type != SKV_MSG_HELLO && type != SKV_MSG_OPEN && type != SKV_MSG_SEGMENT_ACK &&
 	    bytes >= sizeof(uint32_t))
 		memcpy(&r->session, body, sizeof(uint32_t));

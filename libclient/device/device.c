@@ -1,25 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/device/device.c - sessions whose pages are on a device.
+ * libclient/device/device.c - runs sessions whose pages are in a device's memory.
  *
- * The host plans steps, and the device runs them later, in the order of the stream. So there are two times, and each
- * value belongs to one of them:
+ * The host plans steps, and the device runs them later, in the order of the stream. So each value belongs to one of two
+ * times:
  *
- *   planned   skv_seq.len and epoch, the tables as the next step needs them: known at once, never read back
- *   run       the commit word, token ids, the eviction journal's length: stored by the last kernel of the step,
- *             directly in the sequence's shared memory. Death between the two loses what was only planned.
+ *   planned   skv_seq.len, skv_seq.epoch and the tables as the next step needs them: the host knows them at once, and
+ *             never reads them back
+ *   run       the commit word, token ids and the eviction journal's length: the step's last kernel stores them directly
+ *             in the sequence's shared memory. After a death between the two times, planned values are lost.
  *
- * Tables (tables.c). Kernels read a copy of a sequence's page tables in the device's memory, with page numbers
- * from pool_kernel_page().
+ * Tables (tables.c). Kernels read a copy of a sequence's page tables in the device's memory; entries of the copy have
+ * page numbers from pool_kernel_page().
  *
- * Steps (steps.c). A step's changes to the tables, and the lengths of its sequences, wait in pinned memory, its
- * staging buffer; one small kernel copies them to the device. A buffer is free again when its step has run; if all are
- * in use the host waits.
+ * Steps (steps.c). A step's changes to the tables, and the lengths of its sequences, are written to a staging buffer in
+ * pinned memory; one small kernel copies them to the device. A staging buffer is free again when its step has run; if
+ * all buffers are in use, the host waits.
  *
- * Pages. A page goes into the stock when the device can no longer use it: an evicted one when the commit that evicted
- * it has been reported, others after waiting for the stream. So any step may use it next. When kernels see an eviction
- * does not depend on when the host asks: the next step brings the holes to the device, as in host memory. Before a
- * sequence evicts again, the last commit of its journal is waited for.
+ * Pages. A page goes into the stock only when the device no longer uses it: an evicted page when the commit that
+ * evicted it has been reported, any other page after a wait for the stream. So any later step may use the page. The
+ * device gets the holes of an eviction with the next step, as kernels do in host memory, no matter when the host learns
+ * of the commit. Before a sequence evicts again, the host waits for the commit that used the sequence's journal last.
  */
 #include "libclient/device/device.h"
 
@@ -102,7 +103,7 @@ int device_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
 	void *stream = s->step.work.stream, *more = NULL;
 	int e;
 
-	b->free(*mem); /* waits for all that was queued */
+	b->free(*mem); /* b->free() waits for all queued work */
 	*mem = NULL;
 	*bytes = 0;
 	e = b->alloc(need, &more);
@@ -185,7 +186,7 @@ void device_close(struct skv_session *s)
 	s->device = NULL;
 }
 
-/* Copy between host memory and the pages' memory, complete on return; `what` names the copy in errors. */
+/* Copy between host memory and the pages' memory, and wait until the copy is done. `what` names the copy in errors. */
 static int copy_now(struct skv_session *s, void *to, const void *from, size_t bytes, const char *what)
 {
 	const struct skv_backend *b = s->device ? s->device->backend : NULL;

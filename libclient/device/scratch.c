@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/device/scratch.c - scratch memory of a session's steps, on the host or on its device. */
+/* libclient/device/scratch.c - allocates scratch memory for a session's steps, on the host or on its device. */
 #include "libclient/device/scratch.h"
 
 #include <errno.h>

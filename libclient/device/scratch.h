@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/device/scratch.h - scratch memory of a session's steps. It grows when a step begins, and nowhere else. */
+/* libclient/device/scratch.h - scratch memory of a session's steps, which grows only when a step begins. */
 #ifndef SKV_CLIENT_DEVICE_SCRATCH_H
 #define SKV_CLIENT_DEVICE_SCRATCH_H
 
@@ -8,17 +8,17 @@
 
 struct skv_session;
 
-#define SCRATCH_ROUND 1024u /* tokens; rounded, so that scratch does not grow at each page */
+#define SCRATCH_ROUND 1024u /* tokens; sizes are rounded up to it, so that scratch does not grow at every new page */
 
-/* Ensure at least `need` bytes of the session's memory. If it grows, the contents are lost. */
+/* Make *mem at least `need` bytes of the session's memory. If the memory grows, its contents are lost. */
 int scratch_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need);
-void scratch_free(struct skv_session *s, void *mem); /* NULL is fine */
+void scratch_free(struct skv_session *s, void *mem); /* NULL is ignored */
 
-/* Divides memory into parts; with base NULL it only measures. */
+/* Divides memory into parts. If base is NULL, the carver only adds up sizes. */
 struct carver {
 	void *base;
 	size_t at;
 };
-void *carve(struct carver *c, size_t bytes); /* the next part, aligned to 64 bytes; NULL if it only measures */
+void *carve(struct carver *c, size_t bytes); /* returns the next part, aligned to 64 bytes; NULL if base is NULL */
 
 #endif

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/device/slab.c - device memory for the tables of a session's sequences.
+ * libclient/device/slab.c - allocates device memory for the page tables of a session's sequences.
  *
  * Sequences come and go with requests, but allocating device memory takes as long as a step, and freeing it waits for
- * all running work. So a session keeps its memory: blocks of 2^n bytes, cut off chunks that double in size, which are
- * reused until the session ends. Blocks are not merged: a session's sequences have few sizes, and of each size it keeps
- * at most as many blocks as it had at once.
+ * all running work. So a session reuses its memory until it ends: blocks of 2^n bytes, which are cut off chunks whose
+ * sizes double. Free blocks are not merged: the sequences of a session need few sizes, and of each size the session
+ * keeps at most as many blocks as were in use at once.
  */
 #include "libclient/device/slab.h"
 
@@ -15,9 +15,9 @@
 #include "libclient/device/device.h"
 #include "libclient/error.h"
 
-#define CHUNK ((size_t)1 << 20) /* bytes of the first one */
+#define CHUNK ((size_t)1 << 20) /* bytes of the first chunk */
 
-/* Make room for giving back one more block of a class. */
+/* Make room in the class's free list for one more block, so that giving a block back cannot fail. */
 static int grow_class(struct slab_class *x)
 {
 	uint32_t cap = 2 * x->cap + 16;
@@ -33,9 +33,7 @@ static int grow_class(struct slab_class *x)
 	return 0;
 }
 
-/*
- * Add a chunk with room for so many bytes. What is left of the previous one stays unused: it is smaller than the block.
- */
+/* Add a chunk of at least `bytes` bytes. The rest of the previous chunk, smaller than that, stays unused. */
 static int grow_chunks(struct device *d, size_t bytes)
 {
 	struct slab *x = &d->slab;
@@ -47,7 +45,7 @@ static int grow_chunks(struct device *d, size_t bytes)
 	if (x->n_chunks == SLAB_CHUNKS)
 		return error_set(-ENOMEM, "out of memory for page tables");
 	e = d->backend->alloc(more, &chunk);
-	if (e < 0 && more > bytes) { /* the block alone will do */
+	if (e < 0 && more > bytes) { /* try with room for this block alone */
 		more = bytes;
 		e = d->backend->alloc(more, &chunk);
 	}

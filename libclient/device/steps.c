@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/device/steps.c - steps that a device has not run yet: staged, published, and reported when they have run.
+ * libclient/device/steps.c - stages a step's data for the device, queues its commits, and reports steps that have run.
  */
 #include "libclient/device/steps.h"
 
@@ -29,7 +29,7 @@ int device_room_stale(struct skv_session *s, uint64_t n)
 	return 0;
 }
 
-/* Report the steps that have run, oldest first; with `wait` all of them. */
+/* Report the steps that have run, the oldest first. With `wait`, wait for all queued steps and report them. */
 static int poll_steps(struct skv_session *s, bool wait)
 {
 	struct device *d = s->device;
@@ -41,7 +41,7 @@ static int poll_steps(struct skv_session *s, bool wait)
 
 		if (!x->busy)
 			continue;
-		/* if all buffers are in use, the oldest one's is the one that the next step uses */
+		/* the next step uses the oldest buffer: wait for it, if all buffers are in use */
 		if (wait || i == 0)
 			e = d->backend->event_wait(x->event);
 		else
@@ -85,7 +85,7 @@ int device_settle_evictions(struct skv_session *s)
 	return evicts(s) ? device_settle(s) : 0;
 }
 
-/* What begins and ends a step belongs to this step alone, so a recording must not contain it. */
+/* A graph must not repeat the work that begins or ends a step: -EBUSY if the stream is being captured. */
 int device_not_recording(struct skv_session *s)
 {
 	bool recording = false;
@@ -118,7 +118,7 @@ static void lay_out(const struct skv_session *s, struct device_step *x, uint64_t
 	x->share = carve(c, (size_t)s->model.n_layers * RECALL_SEQS * sizeof(*x->share));
 }
 
-/* Make room for the step, which changes so many entries. */
+/* Make room in the staging buffer for the step, which changes `entries` entries of page tables. */
 static int step_buffer_prepare(const struct skv_session *s, struct device_step *x, uint64_t entries)
 {
 	const struct device *d = s->device;
@@ -151,7 +151,7 @@ static int step_buffer_prepare(const struct skv_session *s, struct device_step *
 	return 0;
 }
 
-/* The previous step, if the device's tables still show pages that it evicted. Earlier evictions are staged. */
+/* The previous step, if the device's tables do not have its holes yet. Those of older steps are staged. */
 static struct device_step *to_stage(struct device *d)
 {
 	struct device_step *x = &d->step[(d->next + DEVICE_STEPS - 1) % DEVICE_STEPS];
@@ -164,7 +164,7 @@ int device_prepare(struct skv_session *s, uint32_t entries)
 	struct device *d = s->device;
 	const struct device_step *before = to_stage(d);
 	uint64_t room = (uint64_t)d->n_stale + entries + (before ? before->n_evict : 0);
-	int e = device_room_stale(s, entries); /* each of them may be a copy of a shared page */
+	int e = device_room_stale(s, entries); /* each entry may become stale, as the copy of a shared page */
 
 	return e < 0 ? e : step_buffer_prepare(s, &d->step[d->next], room);
 }
@@ -191,11 +191,12 @@ static void put_entry(struct skv_seq *q, uint32_t table, uint32_t page, skv_pte 
 
 void device_entry(struct skv_seq *q, uint32_t table, uint32_t page)
 {
-	if (q->session->device && page < q->on_device.capacity) /* no step of this process wrote to entries beyond */
+	/* steps of this process never wrote to entries beyond the copy */
+	if (q->session->device && page < q->on_device.capacity)
 		put_entry(q, table, page, seq_table(q, table)[page]);
 }
 
-/* Stage the holes of the sequence's last step, before the host's own tables have them. */
+/* Stage the holes that the sequence's last step makes, before the host's own tables have them. */
 static void put_holes(struct skv_seq *q)
 {
 	const struct skv_eviction *journal = skv_seqmem_journal(q->mem, &q->layout);
@@ -203,7 +204,8 @@ static void put_holes(struct skv_seq *q)
 	for (uint32_t i = 0; i < q->n_evict; i++) {
 		struct skv_eviction j = journal[i];
 
-		if (j.table < q->layout.n_tables && j.page < q->on_device.capacity) /* from shared memory: checked */
+		/* the journal is in shared memory: check it */
+		if (j.table < q->layout.n_tables && j.page < q->on_device.capacity)
 			put_entry(q, j.table, j.page, skv_seqmem_evicted(&q->layout, j.table));
 	}
 }
@@ -212,7 +214,7 @@ void device_stale(struct skv_seq *q, uint32_t table, uint32_t page)
 {
 	struct device *d = q->session->device;
 
-	if (d) /* transaction_finished() or device_prepare() made room */
+	if (d) /* transaction_finished() or device_prepare() has made room */
 		d->stale[d->n_stale++] = (struct device_stale){.seq = q, .table = table, .page = page};
 }
 
@@ -243,7 +245,7 @@ int device_stage(struct skv_session *s)
 
 /* ---- the end of a step ----------------------------------------------------------------------- */
 
-/* Copy what the commit records of prompt and layers to pinned memory. Returns the first word, and their number. */
+/* Copy to pinned memory the part of the commit about prompt and layers. Returns the first word, and their number. */
 static const uint32_t *lay_of(const struct skv_seq *q, struct skv_lay *lay, uint32_t *ret_n)
 {
 	const bool prompt = q->next_about & SKV_ABOUT_PREFILL, slots = q->next_about & SKV_ABOUT_SLOTS;
@@ -256,7 +258,7 @@ static const uint32_t *lay_of(const struct skv_seq *q, struct skv_lay *lay, uint
 	return prompt ? (const uint32_t *)lay : (const uint32_t *)lay->slots;
 }
 
-/* `lay`: pinned memory for what the commit records of its prompt and layers. */
+/* The stores of the sequence's commit. `lay`: pinned memory for what the commit records of prompt and layers. */
 static struct skv_publish publish_of(struct skv_seq *q, uint32_t item, struct skv_lay *lay)
 {
 	struct skv_seqmem *m = q->on_device.mem;

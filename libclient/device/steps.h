@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/device/steps.h - steps that a device has not run yet. */
+/* libclient/device/steps.h - queues steps on a device, and reports them when they have run. */
 #ifndef SKV_CLIENT_DEVICE_STEPS_H
 #define SKV_CLIENT_DEVICE_STEPS_H
 
@@ -10,24 +10,25 @@
 struct skv_seq;
 struct skv_session;
 
-/* Report the steps that have run; waits for the oldest if the host is too far ahead. The device must be entered. */
+/* Report steps that have run; waits for the oldest one if the host is too far ahead. The device must be current. */
 int device_turn(struct skv_session *s);
-/* Wait for all steps, and report them. Enters the device itself. */
+/* Wait for all queued steps, and report them. Makes the device current itself. */
 int device_settle(struct skv_session *s);
-int device_settle_evictions(struct skv_session *s); /* the same, if one of them evicts */
-int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is being recorded */
-/* The entry as kernels see it. */
+int device_settle_evictions(struct skv_session *s); /* device_settle(), if a queued step evicts */
+int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is being captured into a graph */
+/* The page table entry as kernels see it. */
 skv_pte device_pte(const struct skv_seq *q, skv_pte e);
 /*
- * device_prepare() makes room for so many entries in the step that begins. device_entry() records an entry of this
- * step, device_stale() one that holds whatever becomes of the step; both do nothing on host memory.
+ * device_prepare() makes room for `entries` changed entries in the step that begins. device_entry() records an entry
+ * that this step changes. device_stale() records a changed entry that stays valid even if this step is aborted.
+ * device_entry() and device_stale() do nothing on host memory.
  */
 int device_prepare(struct skv_session *s, uint32_t entries);
 void device_entry(struct skv_seq *q, uint32_t table, uint32_t page);
 void device_stale(struct skv_seq *q, uint32_t table, uint32_t page);
-int device_room_stale(struct skv_session *s, uint64_t n); /* makes room for n more of these */
+int device_room_stale(struct skv_session *s, uint64_t n); /* makes room for n more calls of device_stale() */
 int device_stage(struct skv_session *s);
-/* Queue the commits; what else is queued in between belongs to the step, too. On failure nothing has changed. */
+/* Queue the step's commits. Work queued between the two calls belongs to the step. A failure changes nothing. */
 int device_publish_begin(struct skv_session *s, const int32_t *next);
 int device_publish_end(struct skv_session *s);
 

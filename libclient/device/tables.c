@@ -1,16 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/device/tables.c - a device's copies of page tables, and the other memory of a sequence that it accesses.
+ * libclient/device/tables.c - copies the page tables of sequences to the device, and maps the other memory of a
+ * sequence that the device accesses.
  *
- * Kernels read a copy of a sequence's tables in the device's memory, with page numbers from pool_kernel_page(). A
- * step's changes to it come with the step (steps.c); here tables are copied as a whole.
+ * Kernels read a copy of a sequence's page tables in the device's memory; its entries have page numbers from
+ * pool_kernel_page(). A step's changes reach the copy with the step (steps.c); this file copies whole tables.
  *
- * A copy has room for the sequence's length, and grows with it. In host memory the tables of the longest sequence are a
- * hole in a file and cost nothing; a device would need 6 MB for 128k tokens of 32 layers. The memory comes from the
- * session's slab (slab.c).
+ * A copy has room for the sequence's present length, and grows with it. In host memory, tables for the longest possible
+ * sequence cost nothing, because their unused part is a hole in a file; on a device they would take 6 MB for 128k
+ * tokens and 32 layers. The memory of the copies comes from the session's slab (slab.c).
  *
  * The copy is made when a step is about to begin, and is written in the order of the step's stream. So a new sequence
- * waits for nothing: the zeroing of its tables is queued, and their block was given back when no step used it any more.
+ * does not wait for the device: zeroing its tables is queued on the stream. Their block was free, so no queued step
+ * uses it.
  */
 #include "libclient/device/tables.h"
 
@@ -26,7 +28,7 @@
 
 #define SPARE_ENTRIES 64u
 
-/* Entries that each table needs for steps up to this length. A recording may access a quarter more. */
+/* Entries that each table needs for steps up to this length; a captured graph may access a quarter more. */
 static uint32_t entries_needed(const struct skv_seq *q, uint32_t len)
 {
 	uint32_t pages = skv_pages_of(len), kept = q->layout.kept, n;
@@ -60,9 +62,7 @@ static int copy_tables(struct skv_seq *q, size_t entries)
 	return e;
 }
 
-/*
- * Upload all tables. Entries beyond the sequence's are empty, because some kernels read entries that were not supplied.
- */
+/* Upload all tables. Entries beyond the sequence's end are empty: some kernels read entries without a page. */
 static int upload_tables(struct skv_seq *q)
 {
 	struct skv_session *s = q->session;
@@ -133,12 +133,12 @@ int device_seq_open(struct skv_seq *q)
 
 int device_seq_refresh(struct skv_seq *q)
 {
-	int e = device_settle(q->session); /* queued work writes to the copy */
+	int e = device_settle(q->session); /* queued work may still write to the copy */
 
 	return e < 0 ? e : entered(q, upload_tables);
 }
 
-/* Before a step: bring the copy up to date, with room for the step. */
+/* Before a step: bring the sequence's copy up to date, with room for the step's entries. */
 static int device_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 {
 	int e;
@@ -149,7 +149,7 @@ static int device_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 	q->on_device.wanted = entries_needed(q, q->len + n_tokens);
 	if (q->on_device.wanted <= q->on_device.capacity)
 		return q->on_device.old ? device_seq_refresh(q) : 0;
-	/* queued work reads and writes the copy, if there is one */
+	/* queued work may still read and write the present copy */
 	e = q->on_device.table ? device_settle(q->session) : 0;
 	return e < 0 ? e : entered(q, grow_entered);
 }

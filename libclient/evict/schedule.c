@@ -2,9 +2,10 @@
 /*
  * libclient/evict/schedule.c - how many tokens or pages a layer retains after a step, from lengths alone.
  *
- * A unit is one token, or one page of one kv head. All kv heads of a layer have the same number of units, so the number
- * is never read back: the host says how many stay, and the kernels choose which. The number follows from the commit's
- * lengths and the plan, so a step that is repeated after the engine died gets the same number.
+ * An eviction frees units: a unit is one token, or one page of one kv head. All kv heads of a layer have the same number
+ * of units. So the host computes how many units stay and never reads the number back from the device; the kernels
+ * choose which units stay. The number follows from the commit's lengths and the plan, so a step that is repeated after
+ * the engine died gets the same number.
  */
 #include "libclient/evict/schedule.h"
 
@@ -16,8 +17,8 @@ static uint32_t units_of(uint32_t unit, uint32_t tokens)
 }
 
 /*
- * Units that may stay after a decode step that leaves the sequence with n tokens: the budget of the next step without
- * its new unit, plus the pinned units that the budget does not count.
+ * Units that may stay after a decode step at whose end the sequence has n tokens: the budget of the next step, less one
+ * for that step's new unit, plus the pinned units that the budget does not count.
  */
 static uint64_t stays(const struct skv_evict *k, uint64_t n, uint32_t pinned)
 {
@@ -32,15 +33,15 @@ static uint64_t stays(const struct skv_evict *k, uint64_t n, uint32_t pinned)
 	return pinned > 0 && keep < pinned + 1u ? pinned + 1u : keep;
 }
 
-/* Is an eviction due with u units? */
+/* Is an eviction due when a layer has u units and the sequence n tokens? */
 static bool full(const struct skv_evict *k, uint64_t n, uint64_t u, uint32_t pinned)
 {
 	return u >= stays(k, n, pinned) + k->slack;
 }
 
 /*
- * How a decode step's query counts. With an observation window a query counts if an eviction follows within `window`
- * steps; the first one that counts replaces earlier scores.
+ * Does the query of a decode step add to the accumulated scores, or replace them? With an observation window, a query
+ * counts if an eviction follows within `window` steps, and the first query that counts replaces earlier scores.
  */
 static enum skv_accumulate accumulates(const struct skv_evict *k, uint32_t n, uint32_t u, bool prompted,
                                        uint32_t pinned)
@@ -57,8 +58,8 @@ static enum skv_accumulate accumulates(const struct skv_evict *k, uint32_t n, ui
 }
 
 /*
- * Units that each head retains where the mean is `stay`: `stay`, or, if heads share a budget, up to max_head_ratio
- * times the mean of the next step.
+ * Units that each head retains, where `stay` is the mean over the heads. Each head retains `stay` units; or, if heads
+ * share a budget, up to max_head_ratio times the mean of the next step.
  */
 static uint32_t retained_of(const struct skv_evict *k, uint32_t stay, uint32_t units)
 {
@@ -82,7 +83,7 @@ void evict_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uin
 	ks->pinned = pinned;
 	ks->n_retained = u;
 	if (!decodes)
-		return; /* a prompt makes inactive tokens active */
+		return; /* a prompt evicts no token, and makes inactive tokens active */
 	if (k->max_head_ratio > 0)
 		ret->n_active = active;
 	counted = k->max_head_ratio > 0 ? active : u;

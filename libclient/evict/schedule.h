@@ -13,8 +13,9 @@
 #include "kernels/kernels.h"
 
 /*
- * What a step does to the slots of a layer, of which it has ks->len: sets n_retained, accumulate, pinned and n_active
- * of `ks`, and *ret, what the commit will say. `about`: of the last commit; `active`: active slots with the new ones.
+ * Compute how a step changes the slots of a layer, in which ks->len slots are in use during the step. Sets n_retained,
+ * accumulate, pinned and n_active of `ks`, and *ret to the slots that the step's commit will record. `about`: flags of
+ * the last commit; `active`: number of active slots, with those of the step's rows.
  */
 void evict_schedule(const struct skv_evict *k, uint32_t about, bool decodes, uint32_t active, struct skv_kseq *ks,
                     struct skv_layer_slots *ret);

@@ -2,13 +2,15 @@
 /*
  * libclient/evict/slot-mapping.c - the slot mapping of layers that evict tokens, or pages of single kv heads.
  *
- * In a step only a few more kernels run, before a layer's attention: slots_append(). All else is done by maintenance
- * transactions, which evict_ready() runs before the step.
+ * In a step, slots_append() is all that runs for the slot mapping: a few kernels before a layer's attention.
+ * Maintenance transactions, which evict_ready() runs before the step, do the rest.
  *
  * A policy that evicts single tokens or pages finds a layer in one of three states:
- *   - slot metadata of the same granularity, made by any policy: the policy continues with it
- *   - metadata of another granularity, or metadata that it does not need: slots with gaps or out of order are compacted
- *   - no metadata: a slot's number is taken as its token's position, which is right unless tokens below were evicted
+ *   - The layer has slot metadata of the policy's granularity, made by any policy. The policy continues with it.
+ *   - The layer has metadata of another granularity, or metadata that the policy does not need. Slots with gaps or out
+ *     of order are then compacted.
+ *   - The layer has no metadata. Then a slot's number is taken as its token's position, which is right unless tokens at
+ *     lower positions were evicted.
  */
 #include "libclient/evict/slot-mapping.h"
 
@@ -28,7 +30,8 @@ void slots_append(const struct layer *l, bool prompts)
 		.granularity = l->plan->evict.granularity,
 		.slot = prompts ? l->step->select.slot : l->batch->slot,
 	};
-	const struct skv_slot_mapping *at = prompts ? NULL : &to; /* rows of prompts are in order, behind all others */
+	/* NULL: rows of prompts are stored in order, after all other rows */
+	const struct skv_slot_mapping *at = prompts ? NULL : &to;
 	const struct skv_batch *b = prompts ? &l->prefill : &l->decode;
 	const struct skv_kernels *k = l->kernels;
 
@@ -43,7 +46,7 @@ void slots_append(const struct layer *l, bool prompts)
 
 /* ---- as the policy wants it ------------------------------------------------------------------ */
 
-/* Afterwards no slot below slot_end is free, and the partial page is the last one. */
+/* Move tokens so that in all layers no slot below slot_end is free, and the partial page is the last one. */
 static int compact(struct skv_session *s, struct skv_seq *q)
 {
 	bool fragmented = q->gaps, disordered = false;
@@ -65,7 +68,7 @@ static int compact(struct skv_session *s, struct skv_seq *q)
 	return e;
 }
 
-/* Make slots and their metadata what the policy's plans, and a prompt or decode step, need. */
+/* Bring slots and slot metadata into the state that the policy's plans, and a prompt or a decode step, need. */
 static int evict_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 {
 	const struct policy *p = seq_policy(q);
@@ -97,7 +100,7 @@ static int evict_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 	if (q->gaps && e == 0)
 		e = maintenance_run(s, q, MAINTENANCE_COMPACT);
 	if ((prompt || binds) && e == 0)
-		e = compact(s, q); /* closing gaps has moved pages */
+		e = compact(s, q); /* the compaction that closed gaps has moved pages */
 	if (binds && e == 0)
 		e = maintenance_run(s, q, MAINTENANCE_BUILD_STATE);
 	return e;

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/evict/slot-mapping.h - layers that evict tokens, or pages of single kv heads: where their rows are. */
+/*
+ * libclient/evict/slot-mapping.h - layers that evict tokens, or pages of single kv heads: which slots the rows of K and
+ * V are in.
+ */
 #ifndef SKV_CLIENT_EVICT_SLOT_MAPPING_H
 #define SKV_CLIENT_EVICT_SLOT_MAPPING_H
 
@@ -8,8 +11,8 @@
 struct layer;
 
 /*
- * Before the attention of a layer that evicts: append the new rows of decoding sequences, or of prompts, to slots that
- * it allocates.
+ * Called before the attention of a layer that evicts: allocates slots for the new rows of decoding sequences, or of
+ * prompts, and appends the rows to them.
  */
 void slots_append(const struct layer *l, bool prompts);
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/layer/attn.c - an engine's rows of q, k, v and out: checked, and converted for the host's kernels.
+ * libclient/layer/attn.c - checks an engine's rows of q, k, v and out, and converts them for the host's kernels.
  *
- * A device's kernels take rows as they are. The host's take contiguous fp32: other rows are gathered into scratch
- * memory, and the output is copied from it.
+ * A device's kernels take the engine's rows as they are. The host's kernels take only contiguous fp32 rows: rows in
+ * another form are converted into scratch memory, and the attention output is copied from there.
  */
 #include "libclient/layer/attn.h"
 
@@ -15,7 +15,7 @@
 #include "libclient/feature.h"
 #include "libclient/session.h"
 
-/* Elements of a row of q and out, and of k and v. */
+/* Elements of a row: q_width() of q and out, kv_width() of k and v. */
 static uint32_t q_width(const struct skv_session *s)
 {
 	return s->model.n_heads * s->model.head_dim;
@@ -27,7 +27,7 @@ static uint32_t kv_width(const struct skv_session *s)
 
 /* ---- checked --------------------------------------------------------------------------------- */
 
-/* One of the four, with the name that errors use. */
+/* One of q, k, v and out, with the name that error texts use. */
 struct matrix {
 	const char *name;
 	const void *at;
@@ -48,7 +48,7 @@ static int check_matrix(const struct skv_session *s, uint32_t layer, const struc
 	return 0;
 }
 
-/* Are the pointers given that must be? */
+/* Has the engine given all pointers that the layer needs, and none that it must not have? */
 static int check_given(const struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	const uint32_t from = skv_model_kv_layer(&s->model, layer);
@@ -100,7 +100,7 @@ static void attn_close(struct skv_session *s)
 
 const struct feature attn_feature = {.prepare = attn_prepare, .close = attn_close};
 
-/* Do the host's kernels take such rows as they are? */
+/* Do the host's kernels take rows of this stride and width without a copy? */
 static bool plain(const struct skv_session *s, uint32_t stride, uint32_t width)
 {
 	return s->model.io_dtype == SKV_F32 && (stride == 0 || stride == width);
@@ -118,7 +118,7 @@ static const void *take(struct skv_session *s, const void *from, uint32_t *strid
 	return to ? to : from;
 }
 
-/* Scratch memory has q, which `out` overwrites, as kernels allow; then k and v. */
+/* In scratch memory there are q, then k, then v. The output overwrites q there, as kernels allow. */
 struct skv_attn attn_take(struct skv_session *s, const struct skv_attn *a)
 {
 	const uint32_t q = q_width(s), kv = kv_width(s);

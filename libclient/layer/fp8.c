@@ -2,14 +2,15 @@
 /*
  * libclient/layer/fp8.c - can a model's keys be stored in pages of fp8?
  *
- * An e4m3 number is off by up to a sixteenth of itself. Keys of some models have elements in the hundreds, whose errors
- * move attention from one token to another: Qwen2.5-Coder-1.5B then recalls 5 registers of 36, and 32 with bf16. So the
- * first rows of the session's first prompts attend twice, to their keys and to the keys rounded to fp8. The check
- * compares the total variation of the two softmaxes, which is the share of attention that fp8 moves: the mean over
- * rows, of the head where it is largest. Over 16 rows it is 0.08 with SmolLM2-135M, and 0.75 with Qwen2.5-0.5B and
- * Qwen2.5-Coder-1.5B.
+ * Rounding to e4m3 changes a number by up to a sixteenth of itself. Keys of some models have elements in the hundreds,
+ * whose rounding errors move attention from one token to another: with fp8 pages Qwen2.5-Coder-1.5B recalls 5 registers
+ * of 36, with bf16 pages 32. So the first rows of the session's first prompts attend twice, to their keys and to the
+ * keys rounded to fp8. The total variation of the two softmaxes is the share of attention that fp8 moves. The check
+ * takes its mean over the rows, for the head where the mean is largest. Over 16 rows this share is 0.08 with
+ * SmolLM2-135M, and 0.75 with Qwen2.5-0.5B and Qwen2.5-Coder-1.5B.
  *
- * Outliers come from a model's weights and not from a prompt, so a session is checked in its first prompts only.
+ * Outliers among keys come from a model's weights and not from a prompt, so only the first prompts of a session are
+ * checked.
  */
 #include "libclient/layer/fp8.h"
 
@@ -23,9 +24,9 @@
 #include "libclient/seq.h"
 #include "libclient/session.h"
 
-#define PROMPTS 8u   /* prompts of a session that are checked */
-#define MIN_ROWS 8u  /* rows that a prompt must have to be checked ... */
-#define MAX_ROWS 16u /* ... and rows that are compared at most */
+#define PROMPTS 8u   /* number of prompts of a session that are checked */
+#define MIN_ROWS 8u  /* fewest rows with which a prompt is checked */
+#define MAX_ROWS 16u /* most rows of a prompt that are compared */
 #define MOST_MOVED 0.25f
 
 /* Rows of one prompt as fp32. */
@@ -33,12 +34,12 @@ struct rows {
 	uint32_t n;
 	float *q; /* [n][n_heads][head_dim] */
 	float *k; /* [n][n_kv_heads][head_dim] */
-	float *fp8; /* the same as k */
+	float *fp8; /* [n][n_kv_heads][head_dim]: k rounded to fp8 */
 };
 
 /* ---- fp8 ------------------------------------------------------------------------------------- */
 
-/* The e4m3 number nearest to x, ties to even: three bits of mantissa, the smallest number is 2^-9. */
+/* Returns the e4m3 number nearest to x, ties to even: three bits of mantissa; the smallest positive number is 2^-9. */
 static float e4m3(float x)
 {
 	int exponent;
@@ -48,7 +49,10 @@ static float e4m3(float x)
 	return ldexpf(rintf(ldexpf(x, -exponent)), exponent);
 }
 
-/* A row as pages of fp8 store it, with a power of two for its largest element (SKV_FP8 in types.h). */
+/*
+ * Round a row of K as fp8 pages store it: with a scale that is a power of two and depends on the row's largest element
+ * (SKV_FP8 in types.h).
+ */
 static void round_row(const float *row, uint32_t dim, float *to)
 {
 	float most = 0;
@@ -91,7 +95,7 @@ static void weigh(const struct skv_shape *sh, const float *q, const float *k, ui
 	softmax(weights, n);
 }
 
-/* The share of attention that fp8 moves, of one head: the mean over all rows that attend to two tokens at least. */
+/* The share of a head's attention that fp8 moves: the mean over all rows that attend to at least two tokens. */
 static float moved_of_head(const struct skv_shape *sh, const struct rows *r, uint32_t head)
 {
 	const uint32_t stride = sh->n_kv_heads * sh->head_dim, at = head / (sh->n_heads / sh->n_kv_heads) * sh->head_dim;
@@ -110,7 +114,10 @@ static float moved_of_head(const struct skv_shape *sh, const struct rows *r, uin
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Rows [first, first + n) of a matrix, as contiguous fp32; `raw`: room for them in their own dtype. */
+/*
+ * Read rows [first, first + n) of a matrix as contiguous fp32. `raw`: memory for the rows in the engine's dtype and
+ * stride, used if they are on a device.
+ */
 static int read_rows(struct skv_session *s, const void *from, uint32_t stride, uint32_t width, uint32_t first, uint32_t n, void *raw, float *to)
 {
 	const size_t each = skv_dtype_bytes(s->model.io_dtype), apart = stride ? stride : width;
@@ -129,7 +136,9 @@ static int read_rows(struct skv_session *s, const void *from, uint32_t stride, u
 	return 0;
 }
 
-/* Numbers that are not finite do not come from fp8. */
+/*
+ * Are all numbers finite? Rows with a NaN or infinity are not compared, because fp8 is not the cause of these values.
+ */
 static bool all_finite(const float *x, size_t n)
 {
 	float sum = 0;

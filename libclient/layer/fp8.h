@@ -10,8 +10,8 @@ struct skv_session;
 struct skv_shape;
 
 /*
- * Check rows before they are appended to pages of fp8. 0, -EDOM with a text, or what failed. The device must be
- * entered.
+ * Check a layer's rows of q and k before they are appended to fp8 pages. Returns 0; -EDOM with an error text if
+ * rounding to fp8 would move too much attention; or another negative errno. The device must be entered.
  */
 int fp8_check(struct skv_session *s, uint32_t layer, const struct skv_shape *sh, const struct skv_attn *a);
 

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/layer/hooks.c - runs a policy's hooks for the sequences of a batch that decode, with the primitives that
- * they compose (struct skv_prims), which are made of kernels.
+ * libclient/layer/hooks.c - runs a policy's hooks for the decoding sequences of a batch, and implements the primitives
+ * that hooks call (struct skv_prims) by kernels.
  *
- * A hook's request is checked against the plan before anything is done. The first wrong one is recorded, and makes
- * skv_step_end fail. Evictions are only collected here, in the sequence's journal, which is not read yet; skv_step_end
- * carries them out with the commit.
+ * A hook's request is checked against the plan before it is carried out. The first wrong request is recorded and makes
+ * skv_step_end fail. Evictions of pages are only written to the sequence's journal here, where they do not count yet;
+ * skv_step_end carries them out with the commit.
  */
 #include "libclient/layer/hooks.h"
 
@@ -25,7 +25,7 @@ void policy_misuse(struct skv_session *s, const char *fmt, ...)
 	va_list ap;
 
 	if (s->hook.misused)
-		return; /* the first is the cause */
+		return; /* only the first misuse is recorded: later ones may follow from it */
 	s->hook.misused = true;
 	s->hook.misuser = s->hook.batch ? s->hook.batch->policy->block->name : "";
 	va_start(ap, fmt);
@@ -77,7 +77,7 @@ static void select_units(const struct skv_policy_ctx *ctx, const struct skv_sele
 		return;
 	}
 	if (skv_plan_chooses(plan, sel->layer)) {
-		x->select = *sel; /* carried out with the layer's attention */
+		x->select = *sel; /* the selection is carried out in the layer's attention */
 		x->made = SKV_ATTEND_TOKENS;
 		return;
 	}
@@ -117,7 +117,7 @@ static void select_union(const struct skv_policy_ctx *ctx, const struct skv_sele
 
 typedef const char *score_check(uint32_t layer, const struct skv_plan *, uint32_t n_layers);
 
-/* May the running hook score the layer? Only in the layer's before(). adopt() has no batch. */
+/* May the running hook score the layer? Scoring is allowed only in the layer's before(). adopt() has no batch. */
 static bool may_score(struct skv_session *s, uint32_t layer, const char *name, score_check *fits)
 {
 	const char *wrong = "outside of the layer's before()";
@@ -206,7 +206,8 @@ static void evict_to_budget(const struct skv_policy_ctx *ctx, const struct skv_e
 	batch = batch_decoding(s, pb, k->layer);
 	stride = selection_tokens(&batch);
 	shared = pb->policy->plan[k->layer].evict.max_head_ratio > 0;
-	ranked |= shared; /* inactive tokens must not be among the best */
+	/* rank_tokens() gives inactive tokens the rank -infinity, so that they are never among the best */
+	ranked |= shared;
 	if (ranked)
 		s->kernels->rank_tokens(&shape, &batch, &rank, pb->rank, stride, &s->step.work);
 	by = (struct skv_evict_rule){
@@ -256,7 +257,10 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 	x->made = SKV_ATTEND_PAGES;
 }
 
-/* Add pages [first, end) of the layer that are still there to the journal. False: it is full. */
+/*
+ * Write those of the layer's pages [first, end) that are not evicted yet to the journal. Returns false if the journal
+ * is full.
+ */
 static bool collect(struct skv_seq *q, uint32_t layer, uint32_t first, uint32_t end)
 {
 	struct span *gone = &q->evicted[layer];
@@ -280,10 +284,13 @@ static void evict_outside(const struct skv_policy_ctx *ctx, uint32_t layer, cons
 	if (s->hook.phase == PHASE_END)
 		wrong = skv_evict_outside_check(layer, w, pb->policy->plan, s->model.n_layers);
 	if (!wrong && (skv_model_window(&s->model, layer) || skv_model_kv_shared(&s->model, layer)))
-		return; /* the pages are not the policy's, or not this layer's alone */
+		/* the policy does not manage a layer with a sliding window, and another layer may need shared pages */
+		return;
 	for (uint32_t i = 0; !wrong && i < pb->n; i++) {
 		struct skv_seq *q = s->step.seqs[pb->first + i];
-		/* as the next step sees it; its last page is the one that is appended to, and stays */
+		/*
+		 * end of the pages outside the window of the next step; that step appends to the last page, which stays
+		 */
 		uint32_t end = skv_window_start(w, seq_next_slot_end(q, layer) + 1) / SKV_PAGE_TOKENS;
 
 		if (!collect(q, layer, skv_pages_of(w->sinks), end))
@@ -310,7 +317,10 @@ static void *seq_state(const struct skv_policy_ctx *ctx, uint32_t i)
 		policy_misuse(s, "seq_state: sequence %u of %u", i, ctx->n_seqs);
 	else
 		q = s->step.seqs[s->hook.batch->first + i];
-	/* the hook will write to what it gets; after a misuse the step is aborted, and the state made anew */
+	/*
+	 * after a misuse, too, a valid pointer is returned, because the hook will write there; the step is then
+	 * aborted, and the state is made anew
+	 */
 	return (uint8_t *)q->mem + q->layout.state;
 }
 
@@ -342,7 +352,10 @@ struct skv_policy_ctx policy_ctx(struct skv_session *s, const struct policy *p, 
 	};
 }
 
-/* A layer that evicts must say in its after() what stays. */
+/*
+ * Run the policy's after() of a layer. In a layer that evicts, after() must call evict_to_budget(), which says what
+ * stays.
+ */
 static void run_after(struct skv_session *s, struct policy_batch *pb, const struct skv_policy_ctx *ctx, uint32_t layer)
 {
 	struct selection *x = &pb->selection[layer];
@@ -373,7 +386,10 @@ void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phas
 	s->hook.phase = PHASE_NONE;
 }
 
-/* Run step_end() for the sequences of a batch that are not cancelled, once for each run of adjacent ones. */
+/*
+ * Run step_end() for the decoding sequences of a batch that are not cancelled, with one call for each run of adjacent
+ * ones.
+ */
 static void end_of_batch(struct skv_session *s, struct policy_batch *pb)
 {
 	struct policy_batch some = *pb;
@@ -385,7 +401,7 @@ static void end_of_batch(struct skv_session *s, struct policy_batch *pb)
 			some.n++;
 		policy_hook(s, &some, PHASE_END, 0);
 		if (some.n == 0)
-			some.n = 1; /* skip a cancelled one */
+			some.n = 1; /* skip a cancelled sequence */
 	}
 	s->hook.batch = pb;
 }

@@ -7,9 +7,9 @@
 
 /* The context that the policy's hooks are called with, for n_seqs sequences. */
 struct skv_policy_ctx policy_ctx(struct skv_session *s, const struct policy *p, uint32_t n_seqs);
-/* Run a hook for the decoding sequences of a batch. */
+/* Run one hook of the policy, which `phase` names, for the decoding sequences of a batch. */
 void policy_hook(struct skv_session *s, struct policy_batch *pb, enum phase phase, uint32_t layer);
-/* Record that a hook misused a primitive: skv_step_end fails with it. The first misuse counts. */
+/* Record that a hook misused a primitive. skv_step_end fails then, with the text of the first misuse. */
 void policy_misuse(struct skv_session *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
 #endif

@@ -61,7 +61,10 @@ bool batch_compresses(const struct policy_batch *pb, uint32_t layer)
 
 /* ---- shapes ---------------------------------------------------------------------------------- */
 
-/* Attributes of a layer's softmax; 0 and NULL where it has none. The scale is resolved. */
+/*
+ * scale_of(), softcap_of() and sinks_of() return the attributes of a layer's softmax. softcap_of() returns 0 and
+ * sinks_of() NULL if the layer has none; the scale is never 0.
+ */
 static float scale_of(const struct skv_model *m, uint32_t layer)
 {
 	const struct skv_model_layer *l = skv_model_layer(m, layer);
@@ -85,7 +88,7 @@ static const float *sinks_of(const struct skv_model *m, uint32_t layer) /* [n_he
 	return l ? l->sinks : NULL;
 }
 
-/* Copy the layers' sinks to the model's memory. Every layer has a row, even without sinks. */
+/* Copy the layers' sinks to the memory that kernels read. Every layer has a row there, even a layer without sinks. */
 static int layer_open(struct skv_session *s)
 {
 	const struct skv_model *m = &s->model;

@@ -2,13 +2,14 @@
 /*
  * libclient/layer/recall.c - attention recall, measured while a policy runs.
  *
- * Attention recall (DELTA, Eq. 9) is the share of full attention's weight that lies on what a layer attends to. In one
- * step of many the first few sequences that decode are attended densely once more, for the weights alone, and the mean
- * over heads and sequences goes to the session's page, layer by layer. Full attention is over resident tokens: evicted
- * ones have no weight. Layers with a sliding window are as the model has them, and not measured.
+ * Attention recall (DELTA, Eq. 9) is the share of full attention's softmax weight that falls on the tokens to which a
+ * layer attends. In one of every so many steps, the first few decoding sequences additionally compute full attention's
+ * weights in each measured layer. The mean over heads and sequences goes to the session's page, layer by layer. Full
+ * attention is over resident tokens: evicted tokens have no weight. Layers with the model's sliding window are not
+ * measured, since no policy changes them.
  *
- * `out` may be q, so weights are made before a layer attends. Such a step is not replayed from a recording, and on a
- * device its figures are known when it has run.
+ * Attention may overwrite q, because `out` may be q, so the weights are computed before a layer attends. A step that
+ * measures recall is not replayed from a recording. On a device, its figures are known when the step has run.
  */
 #include "libclient/layer/recall.h"
 
@@ -23,7 +24,7 @@
 #include "libclient/seq.h"
 #include "libclient/session.h"
 
-/* Rows of weights for the window, or for lists of so many rows. */
+/* The number of rows of weights that the measurement needs: 1 for a window, else one for each list of the sequence. */
 static uint32_t rows_of(const struct skv_plan *plan, const struct skv_index_list *list)
 {
 	return plan->attend == SKV_ATTEND_WINDOW ? 1 : list->rows;
@@ -37,7 +38,10 @@ static uint32_t interval(const struct skv_session *s)
 	                            : atomic_load_explicit(&s->client->control->recall_every, memory_order_relaxed);
 }
 
-/* The most rows of any layer that does not attend to all that the model lets it; 0: there is no such layer. */
+/*
+ * The largest number of rows of weights that a measured layer needs; 0: all layers attend to everything that the model
+ * lets them.
+ */
 static uint32_t most_rows(const struct skv_session *s)
 {
 	const struct step *st = &s->step;
@@ -55,7 +59,9 @@ static uint32_t most_rows(const struct skv_session *s)
 	return most;
 }
 
-/* Make room to measure recall: shares [n_layers][RECALL_SEQS], then weights of tokens and of pages. */
+/*
+ * Make room for a measurement of recall: shares [n_layers][RECALL_SEQS], then weights of tokens, then weights of pages.
+ */
 static int lay_out(struct skv_session *s, uint32_t rows)
 {
 	struct recall *r = &s->step.recall;
@@ -106,7 +112,7 @@ const struct feature recall_feature = {.prepare = recall_prepare, .close = recal
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-/* The policy batch's sequences that are measured; of several rows the last one. */
+/* The sequences of the policy batch that are measured. Of a sequence with several rows, the last row is measured. */
 static struct skv_batch measured(const struct layer *l)
 {
 	uint32_t n = l->step->recall.n, first = l->batch->first;
@@ -117,7 +123,7 @@ static struct skv_batch measured(const struct layer *l)
 	return b;
 }
 
-/* Its lists from sequence `first` on. */
+/* The lists of sequence `first` and of the sequences after it. */
 static struct skv_index_list index_list_from(const struct skv_index_list *list, uint32_t first)
 {
 	struct skv_index_list x = *list;

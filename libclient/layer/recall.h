@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/layer/recall.h - attention recall, measured in one step of many. */
+/* libclient/layer/recall.h - attention recall, measured in one of every so many steps. */
 #ifndef SKV_CLIENT_LAYER_RECALL_H
 #define SKV_CLIENT_LAYER_RECALL_H
 
@@ -7,8 +7,8 @@ struct layer;
 struct skv_index_list;
 
 /*
- * For a layer that attends to a window or to these lists: recall_weigh() before it attends, which may overwrite q;
- * recall_measure() after it.
+ * For a layer that attends to a window or to the tokens or pages of `list`. recall_weigh() is called before the layer
+ * attends, because attention may overwrite q; recall_measure() after it.
  */
 void recall_weigh(const struct layer *l, const struct skv_index_list *list);
 void recall_measure(const struct layer *l, const struct skv_index_list *list);

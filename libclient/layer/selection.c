@@ -15,7 +15,7 @@
 #include "libclient/ranks/ranks.h"
 #include "libclient/session.h"
 
-/* Lists of a sequence, and its rows of attention scores. */
+/* The number of lists, and of rows of attention scores, that a sequence has. */
 static uint32_t rows_of(const struct skv_model *m, uint32_t sharing)
 {
 	return sharing == SKV_SHARE_Q_HEAD ? m->n_heads : sharing == SKV_SHARE_KV_HEAD ? m->n_kv_heads : 1;
@@ -34,7 +34,8 @@ static uint32_t layer_tokens(struct skv_session *s, uint32_t layer)
 }
 
 /*
- * Memory used in one layer of a policy batch at a time, so that all layers that evict share it: scores, ranks, slots.
+ * Scores and ranks of layers that evict are used in one layer of a policy batch at a time, so all such layers share
+ * this memory.
  */
 struct shared {
 	float *token, *page;
@@ -82,7 +83,7 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 		        .token_stride = tokens,
 		        .page_stride = pages,
 		};
-		/* ranks reduce scores of tokens; those of pages are their sums */
+		/* tensor-parallel ranks reduce scores of tokens; scores of pages are then summed from them */
 		if ((plan->scores & SKV_SCORES_TOKENS || (plan->scores & SKV_SCORES_PAGES && ranks_share_scores(s, plan))) &&
 		    !selection_fuses_sketches(s, plan, layer))
 			x->scores.token = plan->evict.granularity ? shared->token : carve(c,
@@ -109,11 +110,11 @@ static void carve_all(struct skv_session *s, struct carver *c)
 
 		carve_selections(s, &st->batch[i], &shared, c);
 	}
-	/* behind all that recordings refer to */
+	/* recordings do not refer to the prompts' slots, so these are last and do not move the memory before them */
 	st->select.slot = carve(c, (size_t)(st->n - st->n_decode) * s->model.n_kv_heads * sizeof(*st->select.slot));
 }
 
-/* Make room for the decoding sequences of the step. */
+/* Make room for scores, ranks, slots and lists of the open step's sequences. */
 static int select_prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;

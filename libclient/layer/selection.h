@@ -13,16 +13,16 @@
 struct skv_plan;
 struct skv_session;
 
-/* Scores of tokens, and ranks, have so many elements a row for a batch's sequences. */
+/* The number of elements in a row of token scores, or of ranks, for a batch's sequences: max_len rounded up to 256. */
 static inline uint32_t selection_tokens(const struct skv_batch *b)
 {
 	return (b->max_len + 255) / 256 * 256;
 }
 
 /*
- * Does one kernel make the layer's scores by sketches and select? It does if the backend has such a kernel, and the
- * layer attends to the tokens that it selects, with one list and one row of scores a kv head. Then no scores are
- * stored, and score_sketches() leaves all to select_tokens(), in the same hook.
+ * Does one kernel score the layer's sketches and select by the scores? It does if the backend has such a kernel, and
+ * the layer attends to the tokens that it selects, with one list and one row of scores for each kv head. Then no scores
+ * are stored: score_sketches() does nothing, and select_tokens(), in the same hook, scores and selects.
  */
 bool selection_fuses_sketches(const struct skv_session *s, const struct skv_plan *plan, uint32_t layer);
 

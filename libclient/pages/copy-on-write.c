@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/pages/copy-on-write.c - copies of shared pages that a step writes to.
+ * libclient/pages/copy-on-write.c - copies shared pages before a step writes to them.
  *
- * Kernels write only to pages that the sequence has alone: new ones, or copies of those that it shares with a fork. A
- * copy has the same contents, and replaces the original in one store.
+ * Kernels write only to pages that no other sequence uses: to new pages, or to copies of pages that the sequence shares
+ * with a fork. A copy has the same contents as the original, and replaces it in the page table with one store.
  */
 #include "libclient/conn/pool.h"
 #include "libclient/device/device.h"
@@ -31,7 +31,7 @@ static void record_copy(struct skv_seq *q, struct copies *c, uint32_t table, uin
 	c->dst[i] = pool_kernel_page(s->pool, c->own[i], false);
 }
 
-/* Copy the pages, then switch the entries. */
+/* Copy the recorded pages, then let their table entries name the copies. */
 static int copy(struct skv_seq *q, struct copies *c)
 {
 	struct skv_session *s = q->session;
@@ -42,7 +42,7 @@ static int copy(struct skv_seq *q, struct copies *c)
 	s->kernels->copy_pages(&s->shape, c->dst, c->src, c->n, &s->step.work);
 	if (s->device)
 		e = device_wait(s);
-	atomic_thread_fence(memory_order_release); /* the copy is complete before an entry names it */
+	atomic_thread_fence(memory_order_release); /* a copy is complete before a table entry names it */
 	for (uint32_t i = c->n; i-- > 0 && e < 0;)
 		stock_push(&s->stock, c->own[i]);
 	for (uint32_t i = 0; i < c->n && e == 0; i++) {

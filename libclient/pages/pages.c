@@ -3,9 +3,9 @@
  * libclient/pages/pages.c - which pages a step takes, writes to and evicts.
  *
  * A sequence has page tables (block tables), one a layer for each kind of page (common/seqmem.h): rows of K and V, page
- * bounds or sketches, slot metadata, codes, references, saved queries. What a step needs of each follows from the slots
- * that the layer has as of the last commit, and from those that it has in the step. For a sequence that never evicted
- * single tokens these are its lengths before and after the step.
+ * bounds or sketches, slot metadata, codes, references, saved queries. The number of pages that a step needs in each
+ * table follows from the layer's number of slots as of the last commit, and from its number of slots in the step. For a
+ * sequence that never evicted single tokens, these two numbers are its lengths before and after the step.
  */
 #include "libclient/pages/pages.h"
 
@@ -21,7 +21,7 @@
 #include "libclient/prefill/schedule.h"
 #include "libclient/seq.h"
 
-/* Does the layer have K and V of its own? If not, its table has only holes. */
+/* Does the layer have K and V of its own? The table of a layer that shares another layer's K and V has only holes. */
 static bool has_rows(const struct skv_seq *q, uint32_t layer)
 {
 	return skv_model_kv_layer(&q->session->model, layer) == layer;
@@ -39,13 +39,13 @@ uint32_t pages_of_state(const struct skv_seq *q, uint32_t layer, uint32_t tokens
 	return (tokens + each - 1) / each;
 }
 
-/* State pages for so many slots of a layer ... */
+/* State pages that the policy needs for so many slots of a layer. */
 static uint32_t state_of(const struct skv_seq *q, uint32_t layer, uint32_t slots)
 {
 	return plan_has_state(&seq_policy(q)->plan[layer]) ? pages_of_state(q, layer, slots) : 0;
 }
 
-/* ... and pages of slot metadata. */
+/* Pages of slot metadata for so many slots of a layer with this granularity (unit); 0: the layer has no metadata. */
 static uint32_t notes_of(const struct skv_seq *q, uint32_t unit, uint32_t slots)
 {
 	uint32_t each = skv_slot_meta_per_page(&q->session->shape);
@@ -75,7 +75,7 @@ static uint32_t record_pages(const struct skv_seq *q, enum skv_page_kind group, 
 	return records_pages(compress_records_of(q, group, layer, coded));
 }
 
-/* Number of entries with pages as of the last commit: there are none beyond, and below only gaps are missing. */
+/* Number of leading table entries that have pages as of the last commit, gaps among these entries included. */
 static uint32_t had(const struct skv_seq *q, uint32_t table)
 {
 	uint32_t layer = layer_of(q, table), extent = seq_slot_end(q, layer);
@@ -89,7 +89,7 @@ static uint32_t had(const struct skv_seq *q, uint32_t table)
 	}
 }
 
-/* The same with the open step, or with `more` tokens after it. */
+/* Number of leading table entries that have pages after the open step, or after `more` tokens that follow the step. */
 static uint32_t wants_with(const struct skv_seq *q, uint32_t table, uint32_t more)
 {
 	uint32_t layer = layer_of(q, table), reach = seq_next_slot_end(q, layer) + more;
@@ -122,7 +122,7 @@ static uint32_t tables_used(const struct skv_seq *q)
 	return skv_table(n, SKV_PAGES_STATE, seq_policy(q)->n_state_layers > 0 ? n : 0);
 }
 
-/* Pages for the rest of its prompt, which are set aside now: otherwise the prompt could stop half read. */
+/* Pages for the rest of the sequence's prompt, set aside when the prompt begins, so that they suffice to its end. */
 static uint64_t ahead(const struct skv_seq *q)
 {
 	uint64_t n = 0;
@@ -133,8 +133,9 @@ static uint64_t ahead(const struct skv_seq *q)
 }
 
 /*
- * Range of entries that may lack pages. As a rule it is at the end; a compaction fills gaps that were evicted before
- * there was slot metadata, and decompression fills entries of compressed tokens.
+ * Range of the table's entries that may lack pages which the step needs. As a rule the range is at the table's end. But
+ * a compaction also fills gaps, which were evicted before there was slot metadata, and a decompression fills the
+ * entries of compressed tokens.
  */
 static struct span missing(const struct skv_seq *q, uint32_t table)
 {
@@ -147,8 +148,9 @@ static struct span missing(const struct skv_seq *q, uint32_t table)
 
 /*
  * MAINTENANCE_MOVE_PARTIAL may use one entry beyond those that the committed length counts, and no more: see
- * partial_page_inside(). So that the page still belongs to the sequence, the table of slot metadata names it, too: in
- * its last counted entry, which metadata never need. Returns that entry, or NULL.
+ * partial_page_inside(). So that the page in that entry still belongs to the sequence, the layer's table of slot
+ * metadata names the page, too: in its last counted entry, which metadata never need. Returns the metadata table's
+ * entry, or NULL if this page is not parked there.
  */
 static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 {
@@ -161,7 +163,7 @@ static skv_pte *parked(const struct skv_seq *q, uint32_t table, uint32_t page)
 
 /* ---- supply ---------------------------------------------------------------------------------- */
 
-/* Does the step need pages, or holes for tokens without slots? */
+/* Must the step add pages to the sequence's tables, or holes for tokens that have no slots? */
 static bool takes(const struct skv_seq *q)
 {
 	uint32_t end = q->len + q->n_new;
@@ -178,7 +180,7 @@ static bool takes(const struct skv_seq *q)
 	return false;
 }
 
-/* The last page of records, if it is not full and the step compresses. */
+/* The entry of the last page of records, if that page is not full and the step compresses; else no entry. */
 static struct span records_written(const struct skv_seq *q, uint32_t table)
 {
 	enum skv_page_kind group = kind_of(q, table);
@@ -190,7 +192,7 @@ static struct span records_written(const struct skv_seq *q, uint32_t table)
 	return (struct span){.from = x.n / x.each, .to = had(q, table)};
 }
 
-/* Of the n pages saved of a prompt: the set that the step's commit makes valid. */
+/* Returns the half of the n entries of saved queries that holds the set which the step's commit makes valid. */
 static struct span kept_written(const struct skv_seq *q, uint32_t n)
 {
 	uint32_t half = n / 2, set = (q->epoch + 1) & 1;
@@ -199,8 +201,9 @@ static struct span kept_written(const struct skv_seq *q, uint32_t n)
 }
 
 /*
- * The entries whose pages the step writes to, of those that the sequence has: the last page if it is partly filled, or
- * its state page. If slots in the middle are free, or new tokens do not come last, all of them.
+ * The range of the table's present entries whose pages the step writes to. As a rule this is the last page, if it is
+ * partly filled, or the state page of the new tokens. If slots in the middle are free, or new tokens do not come last,
+ * the range has all entries.
  */
 struct span pages_written(const struct skv_seq *q, uint32_t table)
 {
@@ -226,7 +229,7 @@ bool pages_shares(const struct skv_seq *q, uint32_t table, uint32_t page)
 	return skv_pte_kind(seq_table(q, table)[page]) == SKV_PTE_SHARED;
 }
 
-/* May the step need an entry below the last one? Slots may grow into evicted entries, tokens do not. */
+/* May the step need pages in entries that were evicted? A layer's slots can grow into such entries, tokens cannot. */
 static bool refills(const struct skv_seq *q)
 {
 	for (uint32_t layer = 0; seq_by_layer(q) && layer < q->layout.n_layers; layer++) {
@@ -245,7 +248,7 @@ int pages_count(struct skv_seq *q, struct pages *p)
 	int e;
 
 	q->takes = takes(q);
-	/* an entry shows the page that an earlier step evicted until that commit has been reported */
+	/* until the device reports an earlier step's commit, an entry that the step evicted still shows its page */
 	e = q->takes && q->evicting && refills(q) ? device_settle(q->session) : 0;
 	if (e < 0)
 		return e;
@@ -327,7 +330,7 @@ void pages_supply(struct skv_session *s, struct skv_seq *q)
 		if (kind_of(q, table) != SKV_PAGES_KV)
 			continue;
 		for (uint32_t page = x.to > first ? x.to : first; page < end; page++) {
-			t[page] = skv_pte_make(SKV_PTE_HOLE, 0); /* tokens without slots */
+			t[page] = skv_pte_make(SKV_PTE_HOLE, 0); /* a token without a slot has a hole */
 			device_entry(q, table, page);
 		}
 	}
@@ -347,7 +350,7 @@ void pages_drop(struct skv_seq *q, uint32_t table, uint32_t page)
 		seq_give_up(q, id);
 }
 
-/* Put a supplied page back; the sequence will have so many tokens. */
+/* Put a supplied page back into the stock. `tokens`: the sequence's length afterwards. */
 static void undo(struct supplied x, uint32_t tokens)
 {
 	skv_pte *also = parked(x.seq, x.table, x.page);
@@ -355,7 +358,7 @@ static void undo(struct supplied x, uint32_t tokens)
 	if (also)
 		*also = skv_pte_make(SKV_PTE_NONE, 0);
 	pages_drop(x.seq, x.table, x.page);
-	if (x.page >= skv_pages_of(tokens)) /* else tokens without slots are there */
+	if (x.page >= skv_pages_of(tokens)) /* entries of the remaining tokens stay holes */
 		seq_table(x.seq, x.table)[x.page] = skv_pte_make(SKV_PTE_NONE, 0);
 	device_stale(x.seq, x.table, x.page);
 }
@@ -395,10 +398,10 @@ bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 
 	if (!resident(q, table, page))
 		return true;
-	/* the step's layers are queued, so the device is busy while the end of the last step is waited for */
+	/* wait for the end of the last step; the device stays busy with layers of the open step, which are queued */
 	if (q->evicting && (device_settle(q->session) < 0 || !resident(q, table, page)))
-		return true; /* if it failed, the step cannot end either */
-	if (q->n_evict == 0) /* the stamp comes before the entries: common/seqmem.h, 3 */
+		return true; /* after an error the step's end fails, too */
+	if (q->n_evict == 0) /* the journal's stamp is written before its entries: see 3. in common/seqmem.h */
 		atomic_store(&q->mem->journal_epoch, q->epoch + 1);
 	if (q->n_evict == q->layout.journal_most)
 		return false;
@@ -406,7 +409,7 @@ bool pages_evict(struct skv_seq *q, uint32_t table, uint32_t page)
 	return true;
 }
 
-/* Evict what was saved of a prompt that is over, or that no policy can go on with. */
+/* Evict the saved queries of a prompt that has ended, or that no policy can continue. */
 static void evict_kept(struct skv_seq *q)
 {
 	const uint32_t first = skv_table(q->layout.n_layers, SKV_PAGES_SAVED, 0);
@@ -444,7 +447,7 @@ static void pages_close(struct skv_session *s)
 
 const struct feature pages_feature = {.close = pages_close, .end = pages_end};
 
-/* Restore the one entry beyond the committed length: it names the parked page, or none. */
+/* Restore each layer's entry just beyond the committed length: the page parked in slot metadata, or SKV_PTE_NONE. */
 void pages_unpark(struct skv_seq *q)
 {
 	uint32_t pages = skv_pages_of(q->len);
@@ -467,12 +470,12 @@ static void drop_tables(struct skv_seq *q, enum skv_page_kind kind, uint32_t n)
 			pages_drop(q, table, page);
 }
 
-/* Drop what was saved of the prompt: later rows begin a new one. Nothing of the sequence may be queued. */
+/* Drop the prompt's saved queries, so that later rows begin a new prompt. No work on the sequence may be queued. */
 static void forget_prompt(struct skv_seq *q)
 {
 	q->about &= ~SKV_ABOUT_PREFILL;
 	stock_put_aside(q, 0);
-	/* these entries belong to no commit from here on; other changes of q->about may wait for one */
+	/* from here on these entries belong to no commit; other changes of q->about may wait for the next commit */
 	q->mem->about[q->epoch & 1] &= ~SKV_ABOUT_PREFILL;
 	atomic_thread_fence(memory_order_seq_cst);
 	drop_tables(q, SKV_PAGES_SAVED, q->layout.kept);
@@ -486,7 +489,7 @@ void pages_forget_state(struct skv_seq *q)
 
 /* ---- check and trim -------------------------------------------------------------------------- */
 
-/* Codes and references whose form is not known yet are left alone. */
+/* Is this a table of codes or references whose form is not known yet? pages_trim() leaves such a table alone. */
 static bool unknown(const struct skv_seq *q, uint32_t table)
 {
 	enum skv_page_kind group = kind_of(q, table);
@@ -531,7 +534,7 @@ void pages_take_over(struct skv_seq *q)
 	pages_trim(q);
 }
 
-/* Are the pages of the layer's compressed tokens there? NULL, or what is wrong. */
+/* Check that no page of this table of codes or references is missing. Returns NULL, or an error text. */
 static const char *records_check(const struct skv_seq *q, uint32_t table)
 {
 	for (uint32_t page = 0; page < had(q, table); page++)
@@ -540,7 +543,7 @@ static const char *records_check(const struct skv_seq *q, uint32_t table)
 	return NULL;
 }
 
-/* NULL, or what is wrong. */
+/* Check that no page of a slot or compressed token is missing. Returns NULL or an error text. Sets q->gaps. */
 static const char *check(struct skv_seq *q)
 {
 	q->gaps = false;

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/pages/seq-table.c - the page tables of a sequence as a whole.
+ * libclient/pages/seq-table.c - all page tables of a sequence at once: checking, counting and giving back their pages.
  *
- * A sequence's memory was written by its previous holder: all entries are checked once, when it is mapped, against the
- * pool as it is mapped here. From then on only the daemon writes to it, too, while it answers a fork.
+ * A sequence's memory was written by its previous holder. So all table entries are checked when the memory is mapped,
+ * against the pool as it is mapped here. They are checked once: later only this client writes to them, and the daemon
+ * while it answers a fork.
  */
 #include "libclient/pages/seq-table.h"
 
@@ -21,7 +22,10 @@ struct census {
 	uint64_t full, shared;
 };
 
-/* An entry of K and V may be a hole, unless it is written next and the layer has K and V of its own. */
+/*
+ * May this entry of a page table for K and V be a hole? Not if the layer has K and V of its own and the next token is
+ * written to the entry's page.
+ */
 static bool may_be_hole(const struct skv_seq *q, uint32_t layer, uint32_t i)
 {
 	uint32_t extent = seq_slot_end(q, layer);
@@ -57,7 +61,7 @@ static int check_entry(struct skv_seq *q, uint32_t table, uint32_t i, struct cen
 	return 0;
 }
 
-/* Check all committed entries. */
+/* Check all committed entries of the sequence's tables, and count private and shared pages in *ret. */
 static int check_entries(struct skv_seq *q, struct census *ret)
 {
 	int e = 0;
@@ -69,7 +73,7 @@ static int check_entries(struct skv_seq *q, struct census *ret)
 	return e;
 }
 
-/* Hold every page in the tables, which check_entries() has accepted. Needs client->lock. */
+/* Record every page in the tables, which check_entries() has accepted, as held by this client. Needs client->lock. */
 static void hold_all(struct skv_seq *q)
 {
 	for (uint32_t table = 0; table < q->layout.n_tables; table++) {
@@ -121,7 +125,7 @@ int seq_claim_pages(struct skv_seq *q)
 	return e;
 }
 
-/* Pages that a fork made shared are no longer on lease. */
+/* Record that pages which a fork made shared are no longer on lease to this client. */
 static void unlease_shared(struct skv_seq *q)
 {
 	struct skv_client *c = q->session->client;
@@ -138,7 +142,8 @@ static void unlease_shared(struct skv_seq *q)
 }
 
 /*
- * The daemon made the parent's pages shared: they are copied before they are written, and never come back to the stock.
+ * The daemon has made the parent's pages shared. A shared page is copied before it is written, and never returns to the
+ * stock.
  */
 int seq_recount(struct skv_seq *q)
 {
@@ -151,7 +156,8 @@ int seq_recount(struct skv_seq *q)
 	if (e == 0)
 		e = grow_release(q, n.shared);
 	if (e == 0) {
-		q->on_device.old = q->session->device; /* the next step brings the kinds of its pages to the device */
+		/* the next step copies the tables, with the new kinds of pages, to the device */
+		q->on_device.old = q->session->device;
 		q->steady = false;
 		q->session->stock.leased -= n.shared - q->n_shared;
 		q->n_shared = n.shared;

@@ -1,23 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/pages/seq-table.h - the page tables of a sequence as a whole: checked, counted, given back. */
+/*
+ * libclient/pages/seq-table.h - all page tables of a sequence at once: checking, counting and giving back their pages.
+ */
 #ifndef SKV_CLIENT_PAGES_SEQ_TABLE_H
 #define SKV_CLIENT_PAGES_SEQ_TABLE_H
 
 #include "libclient/seq.h"
 
-/* Check all committed entries of a sequence that was just mapped, and count its pages as this client's. */
-int seq_claim_pages(struct skv_seq *q);
-/* Count shared pages again: the daemon has shared the pages of a parent. */
-int seq_recount(struct skv_seq *q);
-/* If a fork that timed out has been answered by now, count the tables again. 0, -ETIMEDOUT, or another error. */
-int seq_settle_fork(struct skv_seq *q);
-uint64_t seq_resident(const struct skv_seq *q); /* pages, of all layers */
 /*
- * The pages of one kind in its tables are no longer used here. Call it before the daemon is told that they are free:
- * from then on it may withdraw their segments at any moment.
+ * Check all committed entries in the tables of a sequence that was just mapped, and record its pages as used by this
+ * client.
+ */
+int seq_claim_pages(struct skv_seq *q);
+/* Count the sequence's shared pages again, after the daemon has made pages of a fork's parent shared. */
+int seq_recount(struct skv_seq *q);
+/*
+ * If the daemon has by now answered a fork that timed out, count the sequence's shared pages again. Returns 0,
+ * -ETIMEDOUT if there is no answer yet, or another error.
+ */
+int seq_settle_fork(struct skv_seq *q);
+uint64_t seq_resident(const struct skv_seq *q); /* number of resident pages with tokens, over all layers */
+/*
+ * Record that this client no longer uses the pages of one kind (private or shared) in the sequence's tables. Must be
+ * called before the daemon is told that the pages are free, because from then on the daemon may withdraw their segments
+ * at any moment.
  */
 void seq_unhold(struct skv_seq *q, enum skv_pte_kind kind);
-void seq_take_own(struct skv_seq *q); /* put its own pages, still on lease, into the stock */
-void seq_put_own(struct skv_seq *q);  /* or give them back to the daemon, behind a DROP that was not answered yet */
+/* puts the sequence's private pages, which stay on lease, into the session's stock */
+void seq_take_own(struct skv_seq *q);
+/* gives the sequence's private pages back to the daemon, with a message sent after a DROP that was not answered yet */
+void seq_put_own(struct skv_seq *q);
 
 #endif

@@ -2,17 +2,18 @@
 /*
  * libclient/pages/stock.c - a session's free list of leased pages, so that a step need not ask the daemon for pages.
  *
- *   - More pages are requested while there are still enough, and a later step takes the reply when it has arrived. Only
- *     a step that the stock cannot serve waits, at most as long as skv_set_timeout() says.
- *   - Pages far beyond the need go back to the daemon. Between the two marks nothing is sent.
- *   - `leased` counts the pages that may ever be pushed, and the stack has room for all of them: returning the pages
+ *   - The session requests more pages while the stock still has enough for a step, and a later step takes the reply
+ *     when it has arrived. A step waits only if the stock has too few pages, at most as long as skv_set_timeout() says.
+ *   - Pages far beyond the need go back to the daemon. While the stock is between the low and the high mark, no message
+ *     is sent.
+ *   - `leased` counts all pages that may ever be pushed, and the stack has room for all of them. So returning the pages
  *     that a step frees needs no allocation.
  *
- * Pages for the rest of prompts that are being read are set aside: they are in stock from the first step of such a
- * prompt, and do not go back to the daemon.
+ * Pages for the rest of prompts that are being read are set aside: the stock has them from the first step of such a
+ * prompt, and they do not go back to the daemon.
  *
- * The marks follow `demand`, the most pages that a step like this one can take. A decoding sequence takes a page of
- * each layer every SKV_PAGE_TOKENS steps, so for decoding the low mark is that many steps ahead.
+ * The marks follow `demand`, the most pages that a step like the current one can take. A decoding sequence takes a page
+ * of each layer every SKV_PAGE_TOKENS steps, so for decoding the low mark is that many steps ahead.
  */
 #include "libclient/pages/stock.h"
 
@@ -33,7 +34,7 @@
 #define LOW(demand) ((uint64_t)(demand))
 #define FILL(demand) (2 * (uint64_t)(demand))
 #define HIGH(demand) (4 * (uint64_t)(demand))
-#define PAUSE_STEPS 16 /* steps between requests ahead of need while the pool is empty */
+#define PAUSE_STEPS 16 /* steps without a request ahead of need, after a request that brought no pages */
 
 static int stock_open(struct skv_session *s)
 {
@@ -70,7 +71,7 @@ int stock_grow(struct skv_session *s, uint64_t n)
 
 /* ---- pages in -------------------------------------------------------------------------------- */
 
-/* Put the pages of a reply into the stock. *ret_n: how many. */
+/* Put the pages of the daemon's reply into the stock. *ret_n: the number of pages put there. */
 static int take(struct skv_session *s, const struct skv_msg_runs *m, uint64_t *ret_n)
 {
 	const struct skv_wire_run *run = (const void *)(m + 1);
@@ -122,7 +123,7 @@ static int ask(struct skv_session *s, uint64_t least, uint64_t most)
 	return conn_post(s->client, SKV_MSG_LEASE_GET, &m, sizeof(m), &s->stock.get);
 }
 
-/* Take the reply to the pending LEASE_GET. */
+/* Put the pages from the reply to the pending LEASE_GET into the stock. */
 static int collect(struct skv_session *s, uint64_t *ret_n)
 {
 	struct request *r = s->stock.get;
@@ -164,7 +165,7 @@ int stock_reserve(struct skv_session *s, uint32_t need)
 			return late(s, need);
 		e = collect(s, &n);
 		if (ahead || n > 0)
-			continue; /* this request was made earlier, for fewer pages: check the stock again */
+			continue; /* a request made earlier was for fewer pages: check the stock again */
 		if (e == 0)
 			return error_set(-EPROTO,
 			            "the daemon gave no pages and no error where at least %u were asked for",
@@ -192,7 +193,8 @@ int stock_room(struct skv_session *s, uint64_t *ret_pages)
 	leased = ((const struct skv_msg_room *)r->body)->pages;
 	request_free(r);
 	if (st->get && request_done(s->client, st->get))
-		(void)collect(s, &n); /* leased before the answer, or refused: the answer includes either */
+		/* the daemon's answer already counts pages of this request, granted or refused before */
+		(void)collect(s, &n);
 	n = st->n + leased;
 	*ret_pages = n > aside ? n - aside : 0;
 	return 0;
@@ -200,7 +202,10 @@ int stock_room(struct skv_session *s, uint64_t *ret_pages)
 
 /* ---- pages out ------------------------------------------------------------------------------- */
 
-/* Write ascending ids as runs into the session's message. Returns how many fit and are allowed. */
+/*
+ * Write ascending ids as runs into the session's message. Returns the number of ids written: as many as fit and one
+ * call may have.
+ */
 static uint32_t to_runs(struct skv_session *s, uint32_t seq, const uint32_t *ids, uint32_t n)
 {
 	struct skv_msg_runs *m = s->stock.msg;
@@ -238,8 +243,9 @@ uint32_t stock_post(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t
 }
 
 /*
- * Tell the daemon that pages are free; returns how many it was told of. Pages are unheld before the message is sent,
- * because the daemon may withdraw their segments as soon as it reads it. Pages that were not sent are held again.
+ * Tell the daemon that pages are free; returns the number of pages that were sent. Pages are unheld before the message
+ * is sent, because the daemon may withdraw their segments as soon as it reads the message. Pages that could not be sent
+ * are held again.
  */
 static uint32_t give(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t *ids, uint32_t n)
 {
@@ -265,7 +271,10 @@ static uint32_t give(struct skv_session *s, uint16_t type, uint32_t seq, uint32_
 	return sent;
 }
 
-/* Give back the n pages with the highest ids, so that whole segments become free; the lowest are used first. */
+/*
+ * Give the n pages with the highest ids back to the daemon, so that whole segments become free. Afterwards the stock is
+ * sorted, so that pages with the lowest ids are used first.
+ */
 static void put(struct skv_session *s, uint32_t n)
 {
 	struct stock *st = &s->stock;
@@ -316,7 +325,10 @@ uint64_t stock_set_aside(const struct skv_session *s)
 	return s->stock.set_aside + s->step.pages.aside_change;
 }
 
-/* Request pages ahead of need, and give back surplus and released pages. Never waits. */
+/*
+ * At the beginning of a step: request pages ahead of need, give back surplus pages, and report released pages. Never
+ * waits.
+ */
 static void stock_begin(struct skv_session *s)
 {
 	const uint32_t demand = s->step.pages.demand < UINT32_MAX / 8 ? (uint32_t)s->step.pages.demand : UINT32_MAX / 8;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/pages/stock.h - a session's free list: pages on lease that no table names. */
+/* libclient/pages/stock.h - a session's free list: pages that the daemon has leased to it and no page table names. */
 #ifndef SKV_CLIENT_PAGES_STOCK_H
 #define SKV_CLIENT_PAGES_STOCK_H
 
@@ -10,19 +10,25 @@
 
 struct skv_seq;
 
-/* Count `n` more leased pages of this session: the stack gets room to push each of them. */
+/*
+ * Add n to the session's number of leased pages, and make room for them in the stock's stack, so that pushing a page
+ * cannot fail.
+ */
 int stock_grow(struct skv_session *s, uint64_t n);
 /* Ensure that at least `need` pages are in stock. Waits for the daemon if necessary. */
 int stock_reserve(struct skv_session *s, uint32_t need);
-/* Set n pages aside for the sequence's prompt, as of its last commit. */
+/* Record that n pages are set aside for the rest of the sequence's prompt, as of its last commit. */
 void stock_put_aside(struct skv_seq *q, uint64_t n);
-/* Pages set aside for prompts, including the change that the step being begun makes. */
+/* Number of pages set aside for prompts of the session, including the change that the open step's commit makes. */
 uint64_t stock_set_aside(const struct skv_session *s);
-/* Give all pages back as far as the daemon can be reached; for the end of a session. */
+/* At the end of a session: give all pages of the stock back, if the daemon can be reached. */
 void stock_return(struct skv_session *s);
 /* Post LEASE_PUT or SEQ_RELEASE of these pages, in several messages if needed. Sorts ids; returns the number posted. */
 uint32_t stock_post(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t *ids, uint32_t n);
-/* Tell the daemon of the shared pages that the sequence gave up; without `flush`, only if all else is sent. */
+/*
+ * Report the shared pages that the sequence gave up to the daemon; without `flush`, only if all earlier messages were
+ * sent.
+ */
 void stock_release(struct skv_seq *q, bool flush);
 
 static inline uint32_t stock_pop(struct stock *st)
@@ -35,8 +41,8 @@ static inline void stock_push(struct stock *st, uint32_t page)
 }
 
 /*
- * Asks the daemon how many pages a step could take: those in stock, less those set aside for prompts, plus those that
- * it could lease now.
+ * Ask the daemon how many pages a step could take: those in stock, less those set aside for prompts, plus those that
+ * the daemon could lease to the session now.
  */
 int stock_room(struct skv_session *s, uint64_t *ret_pages);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/prefill/attend.c - attention of prompts: the lists of their tiles, and the kernels.
+ * libclient/prefill/attend.c - attention of prompts: allocates the lists of their tiles, and calls the kernels.
  *
- * A layer with a sliding window is sparse without lists, whatever policy the other layers run.
+ * A layer with the model's sliding window attends sparsely without lists, whatever policy the other layers run.
  */
 #include "libclient/prefill/attend.h"
 
@@ -24,7 +24,7 @@ struct layer_lists {
 	size_t bytes;
 };
 
-/* Lay out lists of up to `most` units for a batch's tiles. */
+/* Lay out memory for the lists of a batch's tiles, with up to `most` ids in a list. */
 static struct skv_tile_lists room(struct carver *c, const struct skv_batch *b, uint32_t tile, uint32_t rows,
                                   uint32_t unit, uint64_t most)
 {
@@ -44,8 +44,8 @@ static uint64_t smaller(uint64_t a, uint64_t b)
 }
 
 /*
- * The lists that a layer makes for a policy batch's prompts. Later layers use Kascade's lists, so each batch has memory
- * of its own for them. All other lists are used in one layer of one batch at a time, and share memory.
+ * The lists that a layer makes for a policy batch's prompts. Later layers use Kascade's lists, so each policy batch has
+ * memory of its own for these. All other lists are used in one layer of one batch at a time, and share memory.
  */
 static struct layer_lists lists_of(const struct skv_shape *shape, uint32_t layer, const struct skv_batch *b,
                                    const struct policy_batch *pb, uint8_t *base)
@@ -71,7 +71,7 @@ static struct layer_lists lists_of(const struct skv_shape *shape, uint32_t layer
 	return x;
 }
 
-/* Returns the bytes of all lists, and sets where each policy batch's own lists begin. */
+/* Returns the bytes of all lists, and sets the offset at which each policy batch's own lists begin. */
 static size_t lay_out(struct skv_session *s)
 {
 	struct step *st = &s->step;
@@ -95,13 +95,13 @@ static size_t lay_out(struct skv_session *s)
 	return at;
 }
 
-/* How rows attend in a layer with a sliding window. */
+/* How prompt rows attend in a layer with the model's sliding window. */
 static struct skv_sparse window_of(uint32_t window)
 {
 	return (struct skv_sparse){.tile = PREFILL_TILE, .window = window};
 }
 
-/* How a policy batch's rows attend in the layer, without lists; tile 0: densely. */
+/* How the prompt rows of a policy batch attend in the layer, without the lists of tiles; tile 0: densely. */
 static struct skv_sparse sparse_of(const struct skv_session *s, const struct policy_batch *pb, uint32_t layer)
 {
 	if (skv_model_window(&s->model, layer))
@@ -164,7 +164,10 @@ const struct feature prefill_feature = {
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-/* Lists of the batch's prompts from sequence `first` on, with the layer's head map. NULL: there are none. */
+/*
+ * The lists of prompt number `first` of the batch and of the prompts after it, with the layer's head map. NULL: the
+ * layer has no lists.
+ */
 static struct skv_tile_lists *from(struct skv_tile_lists *x, uint32_t first, const struct skv_prefill *p)
 {
 	const size_t lists = (size_t)first * x->tiles * x->rows;
@@ -178,7 +181,7 @@ static struct skv_tile_lists *from(struct skv_tile_lists *x, uint32_t first, con
 	return x;
 }
 
-/* Sparse attention of the prompts in `b`, which begin with number `first` of the policy batch. */
+/* Sparse attention of the prompts in `b`, a part of the policy batch that begins with its prompt number `first`. */
 static void attend_sparse(const struct layer *l, const struct skv_batch *b, uint32_t first)
 {
 	const struct policy *policy = l->batch->policy;
@@ -218,7 +221,10 @@ void prefill_attend(const struct layer *l)
 		l->kernels->prefill_sparse(&l->rows, &l->prefill, l->attn->q, l->attn->out, &x, l->work);
 		return;
 	}
-	/* sequences of one policy may differ: a layer that has evicted tokens attends densely */
+	/*
+	 * a layer may attend densely in one sequence and sparsely in another of the same policy, since only one has
+	 * evicted tokens
+	 */
 	for (uint32_t first = 0, end; first < l->prefill.n; first = end) {
 		const bool sparse = skv_layer_in(&seqs[first]->prompt.sparse, l->number);
 		struct skv_batch part;

@@ -5,7 +5,7 @@
 
 struct layer;
 
-/* Attend with a batch's prompts, in a layer that does not compress. */
+/* Attention of the prompt rows of a policy batch, in a layer that does not compress. */
 void prefill_attend(const struct layer *l);
 
 #endif

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * libclient/prefill/schedule.c - sparse prefill (struct skv_prefill): which layers of which prompts attend sparsely,
- * and what is saved of a prompt from step to step.
+ * and which queries of a prompt are saved from step to step.
  *
  * A prompt is being read from its first step until a step says that no tokens remain, or until the sequence decodes.
- * Meanwhile each layer has pages for what later rows need of earlier rows. Each commit records where the prompt began,
- * and a fingerprint of how it attends, so that another engine continues it in the same way. If the policy has another
- * fingerprint, or a page is missing, a new prompt begins at the current length, and the saved pages are given back.
+ * Meanwhile each layer has pages for the queries of earlier rows that later rows need. Each commit records where the
+ * prompt began, and a fingerprint of how the prompt attends, so that another engine continues it in the same way. If
+ * the policy has another fingerprint, or a page is missing, a new prompt begins at the current length, and the saved
+ * pages are given back.
  *
  * Sparse prefill identifies rows by their positions. Therefore a layer attends densely if it has evicted tokens (its
- * slots are not positions), if it compresses, or if such a layer selects its tokens.
+ * slots are not positions), if it compresses, or if the layer that selects its tokens has evicted tokens or compresses.
  */
 #include "libclient/prefill/schedule.h"
 
@@ -68,7 +69,9 @@ static uint64_t mix(uint64_t sum, const void *what, size_t bytes)
 	return sum;
 }
 
-/* Of all that determines the contents of the saved pages, and how the prompt continues. */
+/*
+ * Fingerprint of everything that determines the contents of the pages with saved queries, and how the prompt continues.
+ */
 static uint64_t fingerprint(const struct skv_session *s, const struct policy *p)
 {
 	uint64_t sum = mix(0xcbf29ce484222325u, &s->model.io_dtype, sizeof(s->model.io_dtype));
@@ -164,7 +167,7 @@ void prefill_schedule(const struct skv_seq *q, struct skv_kseq *ks)
 	ks->dense_from = end > dense ? (uint32_t)(end - dense) : 0;
 }
 
-/* Are the layer's tokens all there and in order, as rows? Evicted pages do not matter. */
+/* Does the layer have all tokens of the sequence as rows, in order? Evicting whole pages does not change the order. */
 static bool in_order(const struct skv_seq *q, uint32_t layer)
 {
 	const struct skv_layer_slots *x = &q->slots[layer];

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/prefill/schedule.h - how a policy's prompts attend sparsely, and what is saved of one from step to step. */
+/*
+ * libclient/prefill/schedule.h - how the prompts of a policy attend sparsely, and which queries of a prompt are saved
+ * from step to step.
+ */
 #ifndef SKV_CLIENT_PREFILL_SCHEDULE_H
 #define SKV_CLIENT_PREFILL_SCHEDULE_H
 
@@ -13,29 +16,31 @@ struct skv_kseq;
 struct skv_seq;
 struct skv_session;
 
-#define PREFILL_TILE 64u /* tokens of a tile; Kascade's tiles have their own size */
+#define PREFILL_TILE 64u /* tokens of a tile, except of Kascade's tiles, which have a size of their own */
 
 struct prefill {
-	uint64_t how;         /* fingerprint, not 0 */
-	uint32_t gamma, tail; /* 0: no layer corrects */
+	uint64_t how;         /* fingerprint of how prompts attend, not 0 */
+	uint32_t gamma, tail; /* of the plan's correction; 0: no layer has a correction */
 	struct {
-		struct skv_sparse sparse; /* without lists; tile 0: the layer is dense */
-		uint32_t pages;           /* of one set of saved state */
+		struct skv_sparse sparse; /* how the layer attends, without the lists of tiles; tile 0: densely */
+		uint32_t pages;           /* pages of one of the two sets of saved queries */
 	} layer[];                        /* n_layers */
 };
 
-/* Make p->prefill from the plans; it stays NULL if all layers attend densely. 0, or -ENOMEM. */
+/*
+ * Make p->prefill from the policy's plans; p->prefill stays NULL if all layers attend densely. Returns 0, or -ENOMEM.
+ */
 int prefill_make(struct skv_session *s, struct policy *p);
 void prefill_unmake(struct policy *p);
-/* Pages that the layer saves of a prompt that is being read, in both sets. */
+/* Number of pages in which the layer saves queries of a prompt that is being read: both sets. */
 uint32_t prefill_saved_pages(const struct policy *p, uint32_t layer);
-/* Are the last rows of the policy's prompts dense in layers that attend sparsely? */
+/* Do the last rows of a prompt attend densely under this policy, in layers that otherwise attend sparsely? */
 bool prefill_has_tail(const struct policy *p);
-/* Can this policy continue the prompt that is being read, with what was saved of it? */
+/* Can this policy continue the prompt that is being read, with the queries that were saved? */
 bool prefill_fits(const struct skv_seq *q, const struct policy *p);
 /*
- * prefill_about() sets q->prompt.next and returns SKV_ABOUT_PREFILL, or 0, for the open step's commit;
- * prefill_schedule() tells the kernels of the prompt.
+ * prefill_about() sets q->prompt.next, and returns SKV_ABOUT_PREFILL if the open step's commit leaves a prompt in
+ * progress, else 0. prefill_schedule() fills the fields of `ks` that describe the prompt to the kernels.
  */
 uint32_t prefill_about(struct skv_seq *q, bool prompt);
 void prefill_schedule(const struct skv_seq *q, struct skv_kseq *ks);

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/ranks/exchange.c - compression of tokens of which each tensor-parallel rank has some heads.
+ * libclient/ranks/exchange.c - compresses tokens when each tensor-parallel rank has only some of the heads.
  *
  * A code is computed from the keys and values of all heads. Each rank writes its own numbers, and -INFINITY in place of
- * the other ranks'; the maximum of all ranks is then the whole token, bit by bit. So the all-reduce that engines
- * provide for scores serves as an exact all-gather. Every rank then makes the same codes as a rank that has all heads,
- * and decompresses its own heads.
+ * the other ranks' numbers; the maximum over all ranks is then the whole token, bit by bit. So the all-reduce by
+ * maximum that engines provide for scores is used as an exact all-gather. Every rank then makes the same codes as a
+ * rank that has all heads, and decompresses only its own heads.
  *
- * This is done layer by layer, for some sequences at a time: the exchanged fp32 numbers are larger than the rows.
+ * Tokens are exchanged layer by layer, for some sequences at a time: fp32 numbers take more memory than the rows.
  */
 #include "libclient/ranks/exchange.h"
 
@@ -15,7 +15,7 @@
 #include "libclient/ranks/ranks.h"
 #include "libclient/seq.h"
 
-#define ROOM ((size_t)64 << 20) /* limit in bytes; one sequence always fits */
+#define ROOM ((size_t)64 << 20) /* maximum bytes of exchanged numbers; one sequence may exceed it */
 
 bool exchange_has(const struct skv_seq *q)
 {
@@ -27,13 +27,13 @@ bool exchange_has(const struct skv_seq *q)
 	return false;
 }
 
-/* Numbers exchanged for one sequence of the batch, in one layer. */
+/* Number of fp32 numbers that are exchanged for one sequence of the batch, in one layer. */
 static size_t numbers(const struct skv_session *s, const struct skv_batch *b)
 {
 	return (size_t)b->max_compress * skv_token_dims(&s->shape) * s->model.n_ranks;
 }
 
-/* How many sequences of such a batch are exchanged at a time. */
+/* Number of sequences of the batch that are exchanged at a time. */
 static uint32_t at_once(const struct skv_session *s, const struct skv_batch *b)
 {
 	const size_t n = ROOM / (numbers(s, b) * sizeof(float));

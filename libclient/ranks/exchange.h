@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/ranks/exchange.h - compression of tokens of which each tensor-parallel rank has some heads. */
+/* libclient/ranks/exchange.h - compresses tokens when each tensor-parallel rank has only some of the heads. */
 #ifndef SKV_CLIENT_RANKS_EXCHANGE_H
 #define SKV_CLIENT_RANKS_EXCHANGE_H
 
@@ -12,13 +12,13 @@ struct skv_seq;
 struct skv_session;
 struct skv_shape;
 
-/* Are the sequence's tokens compressed together with those of other ranks? */
+/* Are the sequence's tokens compressed together with those of the other ranks? */
 bool exchange_has(const struct skv_seq *q);
-/* Bytes of step.compress.exchanged that the step, which is laid out, needs for the keys and values of all ranks. */
+/* Bytes that step.compress.exchanged needs for the keys and values of all ranks in the step, which must be laid out. */
 size_t exchange_bytes(const struct skv_session *s);
 /*
- * Queue the compression of a batch's tokens in n layers. The codecs of their shapes agree in all but pointers. An error
- * of the exchange becomes the step's: step.ranks_error.
+ * Queue the compression of a batch's tokens in n layers. The codecs in `shapes` may differ only in their pointers. An
+ * error of the exchange between ranks is recorded as the step's: step.ranks_error.
  */
 void exchange_compress(struct skv_session *s, const struct skv_shape *shapes, uint32_t n, const struct skv_batch *batch);
 

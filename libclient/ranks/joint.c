@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/ranks/joint.c - commits of tensor-parallel ranks, which count when all ranks have committed
+ * libclient/ranks/joint.c - joint commits of tensor-parallel ranks: a commit counts when all ranks have made it
  * (common/seqmem.h, 10).
  *
- * After a commit each rank calls the same all-reduce once more; when it completes, all ranks have committed. Only then
- * are the commit's evictions carried out, and only then does anything begin that overwrites what the previous commit
- * needs. So if ranks die at any instruction, some may have one commit more than others, and the daemon takes that one
- * back. Ranks reduce their number and its negative: an all-reduce that was aborted, or never ran, leaves another result
- * than one that has completed.
+ * After a commit each rank calls one more all-reduce; when it completes, all ranks have committed. Before that, no rank
+ * carries out the commit's evictions, or begins anything that overwrites data that the previous commit needs. So if
+ * ranks die at any instruction, some ranks may have one commit more than others, and the daemon can take this commit
+ * back. Each rank contributes its number and the negative of its number: so the result of an all-reduce that was
+ * aborted or never ran differs from the result of one that has completed.
  *
- * The message also says which policy each rank runs, and which one it is ready to swap to. A rank knows the answers
- * from as many steps ago as a host may be ahead of its device: at that distance all ranks swap in the same step.
+ * The message of a rank also says which policy the rank runs, and which policy it is ready to swap to. To decide on a
+ * swap, a rank uses the answers of as many steps ago as a host may be ahead of its device: every rank has those
+ * answers, so all ranks swap in the same step.
  */
 #include "libclient/ranks/joint.h"
 
@@ -28,24 +29,26 @@
 
 struct joint {
 	bool met; /* all ranks have begun, under the same policy */
-	const char *lost; /* NULL, or why nothing can go on */
+	const char *lost; /* why the session cannot continue; NULL: it can */
 	float *mem; /* [JOINT_WORDS] in the model's memory */
 	size_t bytes;
-	/* [2][JOINT_WORDS], pinned: message and answer of one that is waited for; NULL in host memory ... */
+	/* [2][JOINT_WORDS], pinned: message and answer of an exchange that the host waits for; NULL in host memory */
 	float *told;
-	void *stream; /* ... and the stream that it is queued on */
-	uint64_t asked, answered; /* number of confirmations */
-	uint32_t ready[DEVICE_STEPS]; /* [number % DEVICE_STEPS]: the generation that all ranks were ready for, or 0 */
+	void *stream; /* stream on which such an exchange is queued */
+	uint64_t asked, answered; /* number of confirmations that were asked for; that were answered */
+	/* [confirmation % DEVICE_STEPS]: generation that all ranks were ready for; 0: none */
+	uint32_t ready[DEVICE_STEPS];
 };
 
 /*
- * A rank's numbers: its own, its policy, and the policy that it is ready to swap to. Each is followed by its negative.
+ * Index of each of a rank's numbers in a message: the rank's number, its policy, and the policy that it is ready to
+ * swap to. Each number is followed by its negative.
  */
 enum { NUMBER, POLICY = 2, READY = 4 };
 
 uint32_t joint_generation(uint64_t generation)
 {
-	return (uint32_t)(generation & 0x7fffff) + 1; /* exact in fp32 */
+	return (uint32_t)(generation & 0x7fffff) + 1; /* at most 2^23, and so exact in fp32 */
 }
 
 static int joint_open(struct skv_session *s)
@@ -92,7 +95,7 @@ static void joint_close(struct skv_session *s)
 	s->joint = NULL;
 }
 
-/* The generation that this rank is ready for: its policy's, or the one that it waits to swap to. */
+/* The generation that this rank is ready for: the one that it waits to swap to, else its present policy's. */
 static float ready(const struct skv_session *s)
 {
 	const struct skv_msg_policy *swap = s->swap.reply ? s->swap.reply->body : NULL;
@@ -114,13 +117,13 @@ static void tell(const struct skv_session *s, float last, float *to)
 	}
 }
 
-/* Do all ranks say the same? */
+/* Do all ranks have the same number at index `what`? */
 static bool same(const float *answer, uint32_t what)
 {
 	return answer[what] == -answer[what + 1];
 }
 
-/* Did all ranks answer? */
+/* Did all ranks take part in the exchange? */
 static bool complete(const struct skv_session *s, const float *answer)
 {
 	return answer[NUMBER] == (float)(s->model.n_ranks - 1) && answer[NUMBER + 1] == 0;
@@ -143,8 +146,8 @@ static int lose(struct skv_session *s, const char *why)
 static const char silent[] = "other ranks did not confirm a commit", apart[] = "ranks run different policies";
 
 /*
- * Exchange the numbers of all ranks, with `last` in place of READY, and wait. answer[]: their maxima. Nothing may be
- * queued on the device.
+ * Exchange the numbers of all ranks, with `last` as this rank's number READY, and wait. answer[] gets the maxima over
+ * the ranks. Nothing may be queued on the device.
  */
 static int ask_all(struct skv_session *s, float last, float answer[JOINT_WORDS])
 {
@@ -197,7 +200,7 @@ int joint_compare(struct skv_session *s, int32_t own, int32_t *ret_least, int32_
 	return e;
 }
 
-/* Take the answer to the next confirmation. */
+/* Record the answer to the next confirmation. */
 static void take(struct skv_session *s, const float *answer)
 {
 	struct joint *r = s->joint;
@@ -260,7 +263,7 @@ uint32_t joint_agreed_swap(const struct skv_session *s)
 {
 	const struct joint *r = s->joint;
 
-	/* confirmations that long ago were answered, and every rank has taken the answer */
+	/* confirmations that are DEVICE_STEPS old have been answered, and every rank has recorded the answers */
 	return r->asked < DEVICE_STEPS ? 0 : r->ready[r->asked % DEVICE_STEPS];
 }
 

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/ranks/ranks.c - tensor-parallel ranks: scores of all heads, of which each rank has some.
+ * libclient/ranks/ranks.c - reduces scores of all heads over tensor-parallel ranks, each of which has some heads.
  *
- * A policy that selects by kv head or q head needs nothing of other ranks. One that selects once for all heads must see
- * the scores of all: as soon as a layer's scores are made, ranks reduce them, and each rank then selects the same by
- * itself. The reduction is a maximum, which is exact in any order: what is selected does not depend on the number of
- * ranks. So such scores are also reduced by a maximum over a rank's heads. Sums over heads would depend on the order,
- * and are refused.
+ * A policy that selects for each kv head or q head needs no scores of other ranks. A policy that selects once for all
+ * heads needs the scores of all heads: when a layer's scores are made, ranks reduce them, and then every rank makes the
+ * same selection by itself. The reduction is a maximum, which is exact in any order, so the selection does not depend
+ * on the number of ranks. Therefore a rank also reduces such scores over its own heads by a maximum. A policy that
+ * reduces them by a sum is refused, because a sum depends on the order.
  *
- * Scores of pages are sums over their tokens: the maximum is taken of the tokens' scores, before they are summed.
+ * A page's score is the sum of its tokens' scores: ranks take the maximum of the tokens' scores before the sum.
  *
- * Compression of all heads together needs the keys and values of all: see exchange.c.
+ * Compression of all heads together needs the keys and values of all heads: see exchange.c.
  */
 #include "libclient/ranks/ranks.h"
 
@@ -27,7 +27,7 @@ bool ranks_share_scores(const struct skv_session *s, const struct skv_plan *plan
 	return s->model.n_ranks > 1 && plan->scores && plan->sharing == SKV_SHARE_ALL_HEADS && !plan->evict.granularity;
 }
 
-/* Why ranks cannot select in this layer as a rank with all heads would, or NULL. */
+/* Why ranks cannot select in this layer as a single rank with all heads would; NULL: they can. */
 static const char *unshareable(const struct skv_policy *block, const struct skv_plan *plan, uint32_t layer)
 {
 	if (plan->evict.max_head_ratio > 0)
@@ -68,7 +68,7 @@ void ranks_reduce(struct skv_session *s, uint32_t layer, float *data, size_t cou
 	struct step *st = &s->step;
 	int e;
 
-	if (st->recording || st->ranks_error < 0) /* what is recorded here is not used: see replay.c */
+	if (st->recording || st->ranks_error < 0) /* results that replay.c records here are not used */
 		return;
 	e = s->model.all_reduce_max(s->model.all_reduce_ctx, data, count, st->work.stream);
 	if (e == 0)

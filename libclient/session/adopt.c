@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/session/adopt.c - the state that a policy keeps of a sequence, and sequences that another policy takes
- * over.
+ * libclient/session/adopt.c - keeps the state that a policy has of a sequence, and lets a policy adopt another's
+ * sequences.
  *
- * A sequence's state belongs to its policy, and lies in the daemon's memory. `state_policy` names the policy, and is
- * empty while the state is being replaced; `state_epoch` is the commit that the state belongs to. A state that does not
- * fit, as after death inside of a step, is made anew by the policy's adopt(). State pages never pass to another policy:
- * adoption gives them back, and the next step supplies new ones, with page bounds or sketches of all tokens. From then
- * on these are valid whatever becomes of a step, because the next step makes those that it needs anew.
+ * A sequence's state belongs to one policy, and lies in the daemon's memory. `state_policy` names this policy, and is
+ * empty while the state is being replaced; `state_epoch` is the epoch of the commit that the state belongs to. If a
+ * state does not fit, for instance because of a death inside a step, the policy's adopt() makes it anew. State pages
+ * never pass to another policy: adoption gives them back, and the next step supplies new ones, with page bounds or
+ * sketches of all tokens. From then on page bounds and sketches are valid even if a step is lost, because each step
+ * makes anew those that it needs.
  */
 #include "libclient/session/adopt.h"
 
@@ -26,7 +27,7 @@
 #include "libclient/seq.h"
 
 #define ADOPT_TEXT_MAX 256
-#define OF_NO_COMMIT (1u << 31) /* epochs this far apart: neither is before the other */
+#define OF_NO_COMMIT (1u << 31) /* distance of two epochs of which neither counts as earlier */
 
 int policy_adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, void **ret_state)
 {
@@ -77,20 +78,20 @@ void policy_install(struct skv_seq *q, const struct policy *p, void *state)
 
 	memset(m->state_policy, 0, sizeof(m->state_policy));
 	atomic_thread_fence(memory_order_seq_cst);
-	/* the previous policy's state goes back to the system; a failure only costs its memory */
+	/* give the previous policy's state back to the system; a failure only costs memory */
 	if (madvise(area, q->layout.state_bytes, MADV_REMOVE) < 0 && block->seq_state_bytes > 0)
 		memset(area, 0, block->seq_state_bytes);
 	if (state && block->seq_state_bytes > 0)
 		memcpy(area, state, block->seq_state_bytes);
 	free(state);
 	if (q->session->device)
-		device_settle(q->session); /* if it fails, the device runs nothing any more */
+		device_settle(q->session); /* after a failure the device runs nothing any more */
 	pages_forget_state(q);
 	q->on_device.old = q->session->device;
 	q->compress.on = q->compress.known = q->steady = false;
 	q->has_state = p->n_state_layers == 0 || q->len == 0;
 	m->state_version = p->state_version;
-	/* the next step fills the state pages and commits them: until then the state is of no commit */
+	/* the next step fills and commits the state pages: until then the state belongs to no commit */
 	m->state_epoch = q->has_state ? q->epoch : q->epoch ^ OF_NO_COMMIT;
 	atomic_thread_fence(memory_order_seq_cst);
 	skv_wire_string(m->state_policy, sizeof(m->state_policy), block->name);
@@ -101,14 +102,14 @@ void policy_start(struct skv_seq *q)
 {
 	const struct skv_policy *block = seq_policy(q)->block;
 
-	/* fresh memory is zero, as every policy's state is at first */
+	/* new memory is zero, as is every policy's initial state */
 	q->mem->state_version = seq_policy(q)->state_version;
 	q->mem->state_epoch = q->epoch;
 	skv_wire_string(q->mem->state_policy, sizeof(q->mem->state_policy), block->name);
 	q->has_state = true;
 }
 
-/* Does the sequence have the state pages of these plans, and no others? */
+/* Does the sequence have the state pages that the policy plans, and no others? */
 static bool state_fits(const struct skv_seq *q, const struct policy *p)
 {
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
@@ -121,7 +122,7 @@ static bool state_fits(const struct skv_seq *q, const struct policy *p)
 	return true;
 }
 
-/* Does the state belong to the last commit? Page bounds and sketches may be of an earlier one. */
+/* Does the state belong to the last commit? Page bounds and sketches may also belong to an earlier one. */
 static bool state_holds(const struct skv_seq *q, const struct policy *p)
 {
 	uint32_t since = q->epoch - q->mem->state_epoch;

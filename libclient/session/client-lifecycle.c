@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/session/client-lifecycle.c - a connection is opened and closed. */
+/* libclient/session/client-lifecycle.c - opens and closes connections to the daemon. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,19 +21,19 @@
 #define DEFAULT_TIMEOUT_MS 5000
 #define CONNECT_TRIES 3
 
-/* Save the path for reconnecting, which must also work from another working directory. */
+/* Save the socket's path for reconnecting, as an absolute path: the working directory may change until then. */
 static void set_path(struct skv_client *c, const char *path)
 {
 	char *whole = realpath(path, NULL);
 
 	if (whole && strlen(whole) < sizeof(c->path))
 		path = whole;
-	strcpy(c->path, path); /* fits: a socket address had room for it */
+	strcpy(c->path, path); /* the path fits, because a socket address had room for it */
 	free(whole);
 }
 
 /*
- * Connect. While the daemon does not accept, try again until the deadline: there is no event for room in its backlog.
+ * Connect. While the daemon accepts no connection, try again until the deadline: no event tells of room in its backlog.
  */
 static int call(struct skv_client *c, const char *path)
 {
@@ -50,7 +50,7 @@ static int call(struct skv_client *c, const char *path)
 	return e;
 }
 
-/* From now on the connection can be made again, even if it was lost since the answer. */
+/* From now on the client reconnects after a loss, also if the connection was lost since the answer to HELLO. */
 static void welcome(struct skv_client *c)
 {
 	pthread_mutex_lock(&c->lock);
@@ -100,7 +100,7 @@ static int hello(struct skv_client *c)
 	return e;
 }
 
-/* If a daemon dies before it has answered, ask the next one; give up after several. */
+/* Connect and say HELLO. If a daemon dies before it answers, try the next daemon, CONNECT_TRIES times in all. */
 static int introduce(struct skv_client *c, const char *path)
 {
 	int e = 0;
@@ -178,14 +178,17 @@ void skv_disconnect(struct skv_client *c)
 	if (!c)
 		return;
 	if (fence_forked(c)) {
-		c->fd = skv_close_fd(c->fd); /* the rest is the parent's, or in the middle of another thread's call */
+		/* everything else belongs to the parent, or another thread was changing it at the fork */
+		c->fd = skv_close_fd(c->fd);
 		return;
 	}
-	/* it ended by itself or is lost: the daemon, or the next one, keeps what this client had */
+	/*
+	 * the connection ended or is lost: the daemon, or the next one, still keeps this client's pages and sequences
+	 */
 	broken = c->broken || c->link != LINK_UP;
 	for (struct skv_session *s = c->sessions; s; s = s->next) {
 		skv_step_abort(s);
-		device_settle(s); /* if it fails, the device runs nothing any more */
+		device_settle(s); /* after a failure the device runs nothing any more */
 		broken |= conn_post(c, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = s->id}, sizeof(struct skv_msg_session), NULL) < 0;
 	}
 	conn_hang_up(c);
@@ -197,7 +200,7 @@ void skv_disconnect(struct skv_client *c)
 		session_free(s);
 	}
 	pools_free(&c->pools);
-	c->fd = skv_close_fd(c->fd); /* before CLIENT_END says that it is over */
+	c->fd = skv_close_fd(c->fd); /* before CLIENT_END says that nothing is mapped any more */
 	if (broken)
 		fence_tell_end(c);
 	client_free(c);

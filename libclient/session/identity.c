@@ -1,14 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/session/identity.c - what K and V are computed from, as 128 bits.
+ * libclient/session/identity.c - computes a model's identity: 128 bits of everything that K and V are computed from.
  *
- * Each item is hashed with its key, and the identity is the sum of all items modulo 2^128. So it does not depend on
- * their order, which differs between the shards of a checkpoint and a model in memory. A tensor counts by its numbers
- * and not by its dtype: they are hashed as fp32, to which bf16 and fp16 convert exactly.
+ * Each item is hashed with its key, and the identity is the sum of all items modulo 2^128. So the identity does not
+ * depend on the order of the items, which differs between a checkpoint's shards and a model in memory. The identity of
+ * a tensor is that of its numbers, whatever its dtype: numbers are hashed as fp32, to which bf16 and fp16 convert
+ * exactly.
  *
- * Reading all weights of a model takes a second or so. The sum over a file is therefore kept in the user's cache, under
- * the file's device, inode, size, and times of modification and change; a program that writes to the file cannot set
- * the time of change.
+ * Reading all weights of a model takes about a second. The sum over a file is therefore kept in the user's cache, under
+ * the file's device, inode, size, modification time and change time; a program that writes to the file cannot set its
+ * change time.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -36,7 +37,7 @@ static void add(struct skv_identity *to, struct skv_identity x)
 	to->high += x.high + (to->low < x.low);
 }
 
-/* The item whose content has this hash. */
+/* Make the item of a key and of the hash of its content. */
 static struct skv_identity item(const char *key, XXH128_hash_t content)
 {
 	const uint64_t words[2] = {content.low64, content.high64};
@@ -71,7 +72,7 @@ void skv_identity_add_number(struct skv_identity *to, const char *key, double nu
 
 #define CHUNK 4096u
 
-/* Converts n elements of a tensor, at any alignment, to the bits of fp32 numbers. The rest of `to` is undefined. */
+/* Convert n elements of a tensor, at any alignment, to the bits of fp32 numbers. The rest of `to` is undefined. */
 static void widen(const struct skv_tensor *t, uint64_t first, uint64_t n, uint32_t to[CHUNK])
 {
 	uint16_t half[CHUNK];
@@ -82,7 +83,7 @@ static void widen(const struct skv_tensor *t, uint64_t first, uint64_t n, uint32
 	}
 	memset(half, 0, sizeof(half));
 	memcpy(half, t->data + 2 * first, n * sizeof(*half));
-	for (uint32_t i = 0; i < CHUNK; i++) /* a constant length, so that the loop is vectorized */
+	for (uint32_t i = 0; i < CHUNK; i++) /* the loop has a constant length, so that it is vectorized */
 		to[i] = (uint32_t)half[i] << 16;
 }
 
@@ -104,8 +105,8 @@ static XXH128_hash_t content_of(const struct skv_tensor *t, uint64_t n)
 }
 
 /*
- * Does the tensor count? K and V do not depend on the output matrix. Inverse frequencies of RoPE, which old checkpoints
- * have, follow from the configuration.
+ * Is the tensor part of the identity? K and V do not depend on the output matrix. Old checkpoints also contain RoPE's
+ * inverse frequencies, which follow from the configuration.
  */
 static bool is_read(const char *name)
 {
@@ -149,7 +150,7 @@ static struct skv_identity sum_of_file(const struct skv_safetensors *file)
 	return sum;
 }
 
-/* Where the sum of a file is kept; "" if the user has no cache. */
+/* Path under which the sum of a file is cached; "" if the user has no cache. */
 static void cache_path(const struct stat *st, char *to, size_t len)
 {
 	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
@@ -172,7 +173,7 @@ static bool recall(const char *path, struct skv_identity *ret)
 	SKV_FD_CLEANUP int fd = *path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
 	struct stat st;
 
-	/* another user's file could say anything */
+	/* a file of another user is not trusted */
 	return fd >= 0 && fstat(fd, &st) == 0 && st.st_uid == geteuid() && read(fd, ret, sizeof(*ret)) == sizeof(*ret);
 }
 
@@ -188,7 +189,9 @@ static void make_folders(const char *of)
 	}
 }
 
-/* The file is there as a whole or not at all. A cache that cannot be written is not used. */
+/*
+ * Cache the sum of a file. The cache file appears whole or not at all. If the cache cannot be written, no sum is kept.
+ */
 static void keep(const char *path, const struct skv_identity *sum)
 {
 	char part[4096 + 32];
@@ -223,7 +226,7 @@ int skv_identity_add_files(struct skv_identity *to, const char *folder)
 		cache_path(&before, path, sizeof(path));
 		if (!recall(path, &sum)) {
 			sum = sum_of_file(&checkpoint.file[i]);
-			/* the sum of a file that changed meanwhile is not kept */
+			/* the sum of a file that was changed meanwhile is not cached */
 			if (stat(checkpoint.file[i].path, &after) == 0 && before.st_ino == after.st_ino && before.st_ctim.tv_sec == after.st_ctim.tv_sec &&
 			    before.st_ctim.tv_nsec == after.st_ctim.tv_nsec)
 				keep(path, &sum);
@@ -236,7 +239,9 @@ int skv_identity_add_files(struct skv_identity *to, const char *folder)
 
 /* ---- the shape ------------------------------------------------------------------------------- */
 
-/* Sinks are weights, and a rank has only those of its own heads: they count with the tensors. */
+/*
+ * Add a layer's numbers. Sinks are left out, because they count as weights, and a rank has only its own heads' sinks.
+ */
 static void add_layer(struct skv_identity *to, const struct skv_model *m, uint32_t l)
 {
 	const struct skv_model_layer *layer = skv_model_layer(m, l);

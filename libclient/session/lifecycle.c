@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/session/lifecycle.c - a session is opened and closed: one model and one policy on a connection. */
+/* libclient/session/lifecycle.c - opens and closes sessions: one model and one policy on a connection. */
 #include "libclient/session/lifecycle.h"
 #include "config.h"
 
@@ -28,7 +28,7 @@
 
 /* ---- opened ---------------------------------------------------------------------------------- */
 
-/* Choose the kernels for this model, and set its shape except the pool's address. */
+/* Choose the kernels for the session's model, and set the session's shape except the pool's address. */
 static int choose_kernels(struct skv_session *s)
 {
 	const struct skv_model *m = &s->model;
@@ -56,7 +56,7 @@ static int choose_kernels(struct skv_session *s)
 	return wrong ? error_set(-EINVAL, "model: %s", wrong) : 0;
 }
 
-/* Take over the daemon's answer to OPEN. */
+/* Set up the session from the daemon's reply to OPEN. */
 static int settle_in(struct skv_session *s, struct request *r)
 {
 	const struct skv_msg_open_ok *ok = r->body;
@@ -80,7 +80,7 @@ static int settle_in(struct skv_session *s, struct request *r)
 	return policy_get(s, &ok->policy, r->fds[1], &s->policy);
 }
 
-/* Make everything of a session that needs no daemon. */
+/* Make the parts of a session that do not need the daemon. */
 static int session_new(struct skv_client *c, const struct skv_model *model, struct skv_session **ret)
 {
 	static _Atomic uint64_t serials;
@@ -128,7 +128,7 @@ int skv_open(struct skv_client *c, const struct skv_model *model, const char *po
 	if (s->device)
 		memcpy(m.device_uuid, s->device->info.uuid, sizeof(m.device_uuid));
 	skv_wire_string(m.spec, sizeof(m.spec), policy_spec);
-	/* read before the request, so that a swap in between is noticed later */
+	/* read before the request is sent, so that a swap in between is noticed later */
 	s->swap.seen_generation = atomic_load_explicit(&c->control->policy_generation, memory_order_acquire);
 	e = conn_call(c, SKV_MSG_OPEN, &m, sizeof(m), &r);
 	if (e < 0) {
@@ -138,7 +138,7 @@ int skv_open(struct skv_client *c, const struct skv_model *model, const char *po
 	e = settle_in(s, r);
 	if (e < 0) {
 		session_free(s);
-		conn_orphan(c, r); /* closes it in the daemon */
+		conn_orphan(c, r); /* the reply is undone: the daemon closes the session */
 		return e;
 	}
 	policy_ack(s, s->policy->generation, 0, "");
@@ -167,7 +167,7 @@ void session_free(struct skv_session *s)
 	free(s);
 }
 
-/* Tell the daemon, in the order in which it must hear it: sequences, pages, session. */
+/* Tell the daemon that the session's sequences, then its pages, then the session end: the daemon needs this order. */
 static void say_goodbye(struct skv_session *s)
 {
 	struct skv_client *c = s->client;
@@ -199,12 +199,12 @@ static void say_goodbye(struct skv_session *s)
 	pthread_mutex_lock(&c->lock);
 	late = get && !get->done;
 	if (late) {
-		/* pages may still come for this session: it is closed after they went back */
+		/* the daemon may still lease pages to this session: CLOSE is sent after they are given back */
 		get->then_close = true;
 		get->pool = s->pool;
 	}
 	pthread_mutex_unlock(&c->lock);
-	conn_orphan(c, get); /* pages that have come go back now, before the session is closed */
+	conn_orphan(c, get); /* leased pages that have arrived are given back now, before the session is closed */
 	if (late)
 		return;
 	pthread_mutex_lock(&c->lock);
@@ -224,10 +224,10 @@ void skv_close(struct skv_session *s)
 		return;
 	c = s->client;
 	if (fence_forked(c))
-		return; /* it is the parent's */
+		return; /* the session belongs to the parent process */
 	skv_step_abort(s);
 	pthread_mutex_lock(&s->lock);
-	device_settle(s); /* if it fails, the device runs nothing any more */
+	device_settle(s); /* after a failure the device runs nothing any more */
 	say_goodbye(s);
 	pthread_mutex_unlock(&s->lock);
 	pthread_mutex_lock(&c->lock);
@@ -274,7 +274,7 @@ int skv_session_room(struct skv_session *s, struct skv_room *ret)
 	if (e < 0)
 		return e;
 	for (struct skv_seq *q = s->seqs; q && s->stock.n_release > 0; q = q->next)
-		stock_release(q, true); /* pages that were given up are room, for others as well */
+		stock_release(q, true); /* released pages count as room, also for other sessions */
 	e = stock_room(s, &room.pages);
 	room.stock_pages = s->stock.n;
 	pthread_mutex_unlock(&s->lock);

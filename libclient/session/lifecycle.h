@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/session/lifecycle.h - a session's end. */
+/* libclient/session/lifecycle.h - frees a session. */
 #ifndef SKV_CLIENT_SESSION_LIFECYCLE_H
 #define SKV_CLIENT_SESSION_LIFECYCLE_H
 

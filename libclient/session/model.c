@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/session/model.c - the model of a session: what skv_open was given, copied and checked.
+ * libclient/session/model.c - copies and checks the model that the engine gave to skv_open.
  *
- * The caller's layers are read during skv_open only. The copy uses the library's own declaration of them, with all
- * sinks behind them in the same memory; policies see the copy.
+ * The caller's layers are read only during skv_open. The copy is an array of the library's own struct, followed by the
+ * sinks of all layers in the same allocation; policies see the copy.
  */
 #include "libclient/session/model.h"
 
@@ -51,7 +51,7 @@ static int check_layer(const struct skv_model *m, const struct skv_model_layer *
 	return e < 0 ? e : check_shared(all, layer);
 }
 
-/* Copy the caller's layers, which are as far apart as the first one's size says. Sinks go behind it. */
+/* Copy the caller's layers, whose distance is the first layer's `size`. The sinks are stored behind the copy. */
 static int copy_layers(struct skv_model *m, const struct skv_model_layer *from)
 {
 	const size_t sinks = (size_t)m->n_layers * m->n_heads;

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/session/policy-config.c - a policy with its parameters: its plugin loaded, its spec parsed, its layers
- * planned, with what they need.
+ * libclient/session/policy-config.c - makes a policy: loads its plugin, parses its spec, and plans the model's layers.
  *
- * A plugin is loaded once for all sessions of a connection, and kept for a swap back.
+ * A plugin is loaded once for all sessions of a connection, and is kept after its last use for a swap back to it.
  */
 #include "libclient/session/policy-config.h"
 
@@ -23,11 +22,11 @@
 
 /* ---- plugins --------------------------------------------------------------------------------- */
 
-#define PLUGINS_KEPT 16 /* loaded plugins without users, kept for a swap back */
+#define PLUGINS_KEPT 16 /* maximum number of plugins without users that stay loaded for a swap back */
 
 struct plugin {
 	struct plugin *next;
-	uint32_t id; /* the daemon's */
+	uint32_t id; /* the daemon's id of the plugin */
 	unsigned users;
 	void *handle;
 	const struct skv_policy *block;
@@ -52,7 +51,7 @@ static void plugin_free(struct plugin *p)
 	free(p);
 }
 
-/* Add a user to the plugin, which is loaded from fd if it is not loaded yet. fd is borrowed. */
+/* Count one more user of the plugin; load the plugin from fd if it is not loaded yet. fd is borrowed. */
 static int plugin_load(struct skv_client *c, uint32_t id, int fd, struct plugin **ret)
 {
 	char text[SKV_TEXT_MAX];
@@ -63,7 +62,7 @@ static int plugin_load(struct skv_client *c, uint32_t id, int fd, struct plugin 
 		*ret = p;
 		return 0;
 	}
-	/* the loaded file is the one that was probed, and cannot change */
+	/* a sealed file cannot change, so it is the one that the daemon has probed */
 	if (!skv_fd_is_sealed(fd))
 		return error_set(-EPROTO, "the daemon sent a policy's file that is not sealed");
 	p = calloc(1, sizeof(*p));
@@ -84,7 +83,7 @@ static int plugin_load(struct skv_client *c, uint32_t id, int fd, struct plugin 
 	return 0;
 }
 
-/* The list is newest first: beyond PLUGINS_KEPT the oldest plugin without users is unloaded. */
+/* Count one user less. If more than PLUGINS_KEPT plugins have no user, unload the oldest. The list is newest first. */
 static void plugin_release(struct skv_client *c, struct plugin *p)
 {
 	struct plugin **oldest = NULL, *gone = NULL;
@@ -139,7 +138,7 @@ static uint32_t state_tokens(const struct skv_shape *sh, const struct skv_plan *
 	return plan->sketch_bits ? skv_sketch_tokens(&shape) : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
 }
 
-/* Parse, check and plan; make what features need. */
+/* Parse and check the policy's spec, plan the layers, and make what features need for the policy. */
 static int configure(struct skv_session *s, struct policy *p)
 {
 	const struct skv_model *model = &s->model;
@@ -181,7 +180,7 @@ bool policy_is(const struct policy *p, const struct skv_msg_policy *m)
 }
 
 /*
- * A policy that the session or one of its sequences runs already: sequences with the same policy are one policy batch.
+ * Find a policy that the session or one of its sequences already runs: sequences with one policy are one policy batch.
  */
 static struct policy *find(const struct skv_session *s, const struct skv_msg_policy *m)
 {

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/session/policy-swap.c - a session follows the daemon to another policy, and a sequence is given one of its
+ * libclient/session/policy-swap.c - swaps a session's policy as the daemon says, and gives a sequence a policy of its
  * own.
  *
- * A swap changes nothing until all of it has succeeded. The new plugin is loaded, the spec parsed and the layers
- * planned beside the old policy; every sequence is adopted into a new state beside its old one; only then do the new
- * policy and states replace the old ones. After any failure the old policy keeps running, and the operator and the
- * engine are told.
+ * A swap changes nothing until all its parts have succeeded. The new plugin is loaded, the spec parsed and the layers
+ * planned while the old policy stays; every sequence is adopted into a new state while its old state stays; only then
+ * do the new policy and states replace the old ones. After any failure the old policy keeps running, and both the
+ * operator and the engine get the reason.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -24,19 +24,19 @@
 #include "libclient/session/adopt.h"
 #include "libclient/session/policy-config.h"
 
-#define SWAP_WAIT_MS 250 /* for the daemon's answer; a later answer is taken, too */
+#define SWAP_WAIT_MS 250 /* milliseconds to wait for the daemon's answer; a later answer is also used */
 
 /*
- * Is `p` the same policy with the same parameters, in a file that another daemon has loaded, or that was loaded again?
- * Then it goes on with the state that the old one keeps of sequences, as with attached ones. Adoption would put pages
- * in another order.
+ * Does `p` go on with the old policy's state of sequences, as an attached sequence's policy does? `p` does if it is the
+ * same policy with the same parameters, in a file that another daemon has loaded, or that was loaded again. Adoption
+ * would change the order of pages.
  */
 static bool goes_on(const struct policy *old, const struct policy *p)
 {
 	return strcmp(old->spec, p->spec) == 0 && old->state_version == p->state_version;
 }
 
-/* Adopt all sequences that run the session's policy, or none. */
+/* Let policy p adopt all sequences that run the session's policy, or none of them. */
 static int adopt_all(struct skv_session *s, struct policy *p)
 {
 	void **states = calloc(s->n_seqs + 1u, sizeof(*states));
@@ -71,7 +71,7 @@ static int swap(struct skv_session *s, const struct skv_msg_policy *m, int fd)
 	int e;
 
 	if (policy_is(s->policy, m)) {
-		s->policy->generation = m->generation; /* the swap did not concern this session */
+		s->policy->generation = m->generation; /* this session's policy was not swapped */
 		return 0;
 	}
 	e = policy_get(s, m, fd, &p);
@@ -87,7 +87,7 @@ static int swap(struct skv_session *s, const struct skv_msg_policy *m, int fd)
 	return e;
 }
 
-/* If the daemon has another policy, ask which, and wait a moment. NULL: there is no answer yet. */
+/* If the daemon has a new policy generation, ask for the session's policy, and wait a moment. NULL: no answer yet. */
 static struct request *ask(struct skv_session *s)
 {
 	struct skv_client *c = s->client;
@@ -111,7 +111,7 @@ static struct request *ask(struct skv_session *s)
 	return r;
 }
 
-/* Run the policy of the answer from now on, or keep the old one and record why. */
+/* Run the policy in the answer from now on, or keep the old policy and record why. */
 static int policy_follow(struct skv_session *s, const struct request *r)
 {
 	int e = r->error ? error_set(r->error, "%s", r->text) : swap(s, r->body, r->fds[0]);
@@ -120,7 +120,7 @@ static int policy_follow(struct skv_session *s, const struct request *r)
 	return e;
 }
 
-/* The answer to follow now; with several ranks, when all are ready to. */
+/* The answer that the session must follow now; NULL: none, or other ranks are not ready to swap to its policy. */
 static struct request *next_swap(struct skv_session *s)
 {
 	struct request *r = s->swap.reply ? s->swap.reply : ask(s);
@@ -136,7 +136,7 @@ static struct request *next_swap(struct skv_session *s)
 	return NULL;
 }
 
-/* Switch to the policy that the daemon wants, if that has changed. After any failure the old one stays. */
+/* If the daemon wants the session to run another policy, switch to it. After any failure the old policy stays. */
 static int swap_turn(struct skv_session *s)
 {
 	struct request *r = next_swap(s);
@@ -196,7 +196,8 @@ static int give_policy(struct skv_seq *q, const char *spec)
 	if (goes_on(seq_policy(q), p)) {
 		q->steady = false;
 	} else {
-		e = q->len > 0 ? policy_adopt(s, p, q, &state) : 0; /* a new sequence has nothing to adopt */
+		/* a new sequence has no tokens that the policy would have to adopt */
+		e = q->len > 0 ? policy_adopt(s, p, q, &state) : 0;
 		if (e < 0) {
 			policy_put(s->client, own);
 			return e;

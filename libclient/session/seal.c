@@ -2,10 +2,11 @@
 /*
  * libclient/session/seal.c - gives a sequence's first tokens the form of a sealed prefix.
  *
- * A prefix has rows of K and V if the policy keeps rows. Under a policy that compresses it has only records (except for
- * the first tokens): so a block has one form wherever it was sealed, and a sequence can begin with as many blocks as it
- * finds. The policy's residual window, which consists of rows, begins behind the prefix. The sequence that seals gets
- * the same form, and goes on as sequences do that begin with its tokens.
+ * If the policy keeps rows, a sealed prefix has rows of K and V. Under a policy that compresses, a prefix has only
+ * records (codes and references), except for its first tokens: so a block has the same form wherever it was sealed, and
+ * a sequence can begin with as many blocks as it finds. The policy's residual window, which consists of rows, begins
+ * after the prefix. The sequence that seals gets the same form, and continues like a sequence that begins with the
+ * sealed prefix.
  */
 #include "libclient/session/seal.h"
 
@@ -26,7 +27,7 @@ static bool compresses(const struct skv_seq *q, uint32_t layer)
 	return seq_policy(q)->plan[layer].compress.kind;
 }
 
-/* Does a layer have rows where a prefix has records? */
+/* Does a layer that compresses still have rows for some of the first n tokens? */
 static bool behind(const struct skv_seq *q, uint32_t n)
 {
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
@@ -35,7 +36,7 @@ static bool behind(const struct skv_seq *q, uint32_t n)
 	return false;
 }
 
-/* Prepares as for a step, and runs on the stream of the last one. */
+/* Compress the first n tokens: prepared like a step, on the stream of the last step. */
 static int compress(struct skv_session *s, struct skv_seq *q, uint32_t n)
 {
 	int e = exchange_has(q) ? joint_begin(s) : 0;
@@ -51,7 +52,7 @@ static int compress(struct skv_session *s, struct skv_seq *q, uint32_t n)
 	return e;
 }
 
-/* Why the tokens do not belong to the session's policy, or NULL. */
+/* Why K and V of the sequence's tokens are not all made under the session's policy; NULL: they are. */
 static const char *foreign(const struct skv_seq *q)
 {
 	if (q->about & SKV_ABOUT_DECOMPRESSED)
@@ -59,7 +60,7 @@ static const char *foreign(const struct skv_seq *q)
 	return q->mem->policy == q->session->policy->fingerprint ? NULL : "they were not all computed under the session's policy";
 }
 
-/* Why the first n tokens are not all in place, in a prefix's form, or NULL. */
+/* Why the first n tokens are not all in place and in the form of a prefix; NULL: they are. */
 static const char *unsealable(const struct skv_seq *q, uint32_t n)
 {
 	for (uint32_t layer = 0; layer < q->layout.n_layers; layer++) {
@@ -75,7 +76,7 @@ static const char *unsealable(const struct skv_seq *q, uint32_t n)
 	return behind(q, n) ? "its policy cannot compress them" : foreign(q);
 }
 
-/* Compress the first n tokens. Returns 0, with *why set if they cannot be compressed, or another error. */
+/* Compress the first n tokens. Returns 0, with *why set if the tokens cannot be compressed, or an error. */
 static int pack(struct skv_session *s, struct skv_seq *q, uint32_t n, const char **why)
 {
 	void *was;
@@ -105,7 +106,7 @@ int seal_ready(struct skv_session *s, struct skv_seq *q, uint32_t n)
 	return why ? error_set(-ESTALE, "the first %u tokens cannot be sealed: %s", n, why) : e;
 }
 
-/* Record the policy under which tokens are computed: if it is a single one, they can become a prefix of others. */
+/* Record the policy under which the sequence's tokens are computed: only if it is a single one can tokens be sealed. */
 static int seal_sign(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 {
 	const uint64_t policy = seq_policy(q)->fingerprint;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/session/seal.h - makes the first tokens of a sequence what a sealed prefix has. */
+/* libclient/session/seal.h - gives a sequence's first tokens the form of a sealed prefix. */
 #ifndef SKV_CLIENT_SESSION_SEAL_H
 #define SKV_CLIENT_SESSION_SEAL_H
 
@@ -9,8 +9,9 @@ struct skv_seq;
 struct skv_session;
 
 /*
- * Give the first n tokens, whole blocks, the form of a sealed prefix: a policy that compresses compresses them. 0;
- * -ESTALE if they cannot be sealed, as skv_seq_seal() says; or the error of a maintenance transaction.
+ * Give the first n tokens, which are whole blocks, the form of a sealed prefix: under a policy that compresses,
+ * compress them. Returns 0; -ESTALE if the tokens cannot be sealed (see skv_seq_seal()); or the error of a maintenance
+ * transaction.
  */
 int seal_ready(struct skv_session *s, struct skv_seq *q, uint32_t n);
 

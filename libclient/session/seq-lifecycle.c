@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/session/seq-lifecycle.c - sequences: created, attached, forked, sealed, truncated, dropped.
+ * libclient/session/seq-lifecycle.c - creates, attaches, forks, seals, truncates, detaches and drops sequences.
  *
- * A sequence's memory was written by its previous holder. Everything in it is checked once, when it is mapped, against
- * the pool as it is mapped here. From then on only the daemon writes to it, too, while it answers a fork.
+ * A sequence's previous holder wrote the sequence's memory. When the memory is mapped, everything in it is checked
+ * once, against the pool as this process has mapped it. From then on only the daemon also writes to it, while it
+ * answers a fork.
  *
- * Pages of a dropped sequence stay on lease to this client (daemon/core/core.h says why). They go into the stock after
- * the daemon has confirmed that the sequence is gone.
+ * Pages of a dropped sequence stay on lease to this client (daemon/core/core.h says why). The pages go into the stock
+ * after the daemon has confirmed that the sequence is gone.
  */
 #include "libclient/session/seq-lifecycle.h"
 
@@ -58,7 +59,7 @@ void seq_free(struct skv_seq *q)
 	free(q);
 }
 
-/* Map and check the memory in a reply, and count its pages as this client's. */
+/* Map and check the sequence memory in a reply, and count its pages as held by this client. */
 static int adopt_memory(struct skv_seq *q, struct request *r)
 {
 	const struct skv_msg_seq_ok *ok = r->body;
@@ -107,8 +108,8 @@ static int adopt_memory(struct skv_seq *q, struct request *r)
 }
 
 /*
- * Make a sequence from the reply to NEW, PREFIX_NEW, ATTACH or FORK. Consumes the reply; undoes it on failure. `own`:
- * the policy that it runs, if not the session's.
+ * Make a sequence from the reply to NEW, PREFIX_NEW, ATTACH or FORK. The reply is consumed, and undone on failure.
+ * `own`: the policy of the sequence; NULL: the session's policy.
  */
 static int seq_make(struct skv_session *s, struct request *r, bool named, struct policy *own, struct skv_seq **ret)
 {
@@ -135,7 +136,7 @@ static int seq_make(struct skv_session *s, struct request *r, bool named, struct
 	else
 		e = policy_take_over(q);
 	if (e == 0)
-		e = device_seq_open(q); /* last: the tables do not change any more */
+		e = device_seq_open(q); /* last, because after this the tables do not change any more */
 	if (e < 0) {
 		reconnect_pin(s->client);
 		seq_unhold(q, SKV_PTE_SHARED);
@@ -215,7 +216,7 @@ int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret
 
 /* ---- forked ---------------------------------------------------------------------------------- */
 
-/* Prepare the sequence for the daemon, which is to share what it has committed. */
+/* Prepare the sequence so that the daemon can share its committed pages. */
 static int share_begin(struct skv_seq *q)
 {
 	struct skv_session *s = q->session;
@@ -223,20 +224,20 @@ static int share_begin(struct skv_seq *q)
 
 	if (q->in_step)
 		return error_set(-EBUSY, "the sequence is in an open step");
-	e = device_settle(s); /* the daemon shares only what is committed */
+	e = device_settle(s); /* the daemon shares only committed pages */
 	if (e == 0)
 		e = joint_state(s);
 	return e == 0 ? seq_settle_fork(q) : e;
 }
 
-/* Ask the daemon to share it; *ret is its reply, without error. */
+/* Ask the daemon to share the sequence's pages. *ret is the daemon's reply, which is no error. */
 static int share(struct skv_seq *q, uint16_t type, const void *m, size_t bytes, struct request **ret)
 {
 	struct skv_session *s = q->session;
 	struct request *r;
 	int e;
 
-	stock_release(q, true); /* the daemon must not count pages that are given up */
+	stock_release(q, true); /* the daemon must not count pages that the sequence has given up */
 	e = conn_post(s->client, type, m, bytes, &r);
 	if (e < 0)
 		return e;
@@ -244,14 +245,14 @@ static int share(struct skv_seq *q, uint16_t type, const void *m, size_t bytes, 
 	q->steady = false;
 	if (conn_wait(s->client, r, conn_deadline(s->client)) < 0)
 		return conn_late(s->client, skv_wire_name(type));
-	e = seq_recount(q); /* also after a refusal: the previous daemon may have shared the pages */
+	e = seq_recount(q); /* also after a refusal, because the previous daemon may have shared the pages */
 	if (e == 0 && r->error) {
 		e = error_set(r->error, "%s", r->text);
 		q->fork = request_free(r);
 		return e;
 	}
 	if (e < 0)
-		return e; /* q->fork stays set: the next step tries again */
+		return e; /* q->fork stays set, so that the next step tries again */
 	q->fork = NULL;
 	*ret = r;
 	return 0;
@@ -288,8 +289,9 @@ int skv_seq_fork(struct skv_seq *q, const char *name, uint32_t n_tokens, struct 
 /* ---- detached, dropped ----------------------------------------------------------------------- */
 
 /*
- * The own pages of a dropped sequence go to the stock, or to the daemon if it did not answer. A fork without an answer
- * may have made them shared: then they go with the last reference, and the others are freed with the session.
+ * Put the private pages of a dropped sequence into the stock, or give them back to the daemon if it did not confirm the
+ * drop. After a fork without an answer, nothing is done: pages may be shared and are freed with their last reference,
+ * and private pages are freed with the session.
  */
 static void keep_own(struct skv_seq *q, int error)
 {
@@ -318,8 +320,8 @@ static int end_locked(struct skv_seq *q, uint16_t type)
 	else
 		e = conn_prepare(s->client, type, &m, sizeof(m), &r);
 	if (e != -EBUSY && e != -ENOMEM) {
-		device_settle(s); /* if it fails, the device runs nothing any more */
-		(void)seq_settle_fork(q); /* if it was answered by now */
+		device_settle(s); /* after a failure the device runs nothing any more */
+		(void)seq_settle_fork(q); /* if the fork has been answered by now */
 		reconnect_pin(s->client);
 		stock_release(q, true);
 		seq_unhold(q, SKV_PTE_SHARED);
@@ -398,8 +400,8 @@ int skv_seq_seal(struct skv_seq *q, uint32_t n, uint32_t *ret_sealed)
 }
 
 /*
- * The daemon takes no files from clients, so the prompt, and the form of its prefixes, reach it in the memory of a
- * temporary sequence, which is dropped afterwards.
+ * Create a sequence from a sealed prefix of the prompt. The daemon takes no files from clients: so the prompt, and the
+ * form of its prefixes, reach the daemon in the memory of a temporary sequence, which is dropped afterwards.
  */
 static int new_from_locked(struct skv_session *s, const struct skv_msg_seq_name *m, const int32_t *tokens, struct skv_seq **ret)
 {
@@ -413,15 +415,15 @@ static int new_from_locked(struct skv_session *s, const struct skv_msg_seq_name 
 	compressor_announce(s, q->mem);
 	from.seq = q->id;
 	e = new_locked(s, &from, SKV_MSG_PREFIX_NEW, ret);
-	(void)end_locked(q, SKV_MSG_SEQ_DROP); /* if that fails, it goes with its session */
+	(void)end_locked(q, SKV_MSG_SEQ_DROP); /* if dropping fails, the temporary sequence ends with its session */
 	plain.n_tokens = 0;
-	/* the policy cannot go on from tokens that it has not seen itself */
+	/* the policy cannot continue from tokens that it has not seen itself: begin empty */
 	return e == -ENOTSUP ? new_locked(s, &plain, SKV_MSG_SEQ_NEW, ret) : e;
 }
 
 /*
- * Ranks begin with the same tokens: what one has found and another has not is computed. `e`: the result on this rank so
- * far. While ranks differ, all begin again, with the fewest tokens that any of them found, or empty.
+ * Make all ranks begin with the same tokens; tokens that only some ranks have found are computed. `e`: this rank's
+ * result so far. While ranks differ, all of them begin again with the fewest tokens that any rank has found, or empty.
  */
 static int agree(struct skv_session *s, const struct skv_msg_seq_name *m, const int32_t *tokens, int e, struct skv_seq **ret)
 {

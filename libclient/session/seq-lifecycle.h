@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/session/seq-lifecycle.h - a sequence's end. */
+/* libclient/session/seq-lifecycle.h - frees a sequence. */
 #ifndef SKV_CLIENT_SESSION_SEQ_LIFECYCLE_H
 #define SKV_CLIENT_SESSION_SEQ_LIFECYCLE_H
 

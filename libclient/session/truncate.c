@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/session/truncate.c - back to a sequence's first tokens.
+ * libclient/session/truncate.c - truncates a sequence to its first tokens.
  *
- * Rows beyond the committed length do not count, so a commit of fewer tokens is nearly all that is needed. Before it,
- * the library checks that the tokens that stay are as they were at that length: nothing that came later has taken away
- * what the next decode step attends to, or has left something behind. All that follows from keys and positions alone
- * meets this, page bounds and sketches included: each step makes those anew that it appends to. Accumulated scores do
- * not meet it.
+ * Rows beyond the committed length do not count, so a truncation is little more than a commit of fewer tokens. Before
+ * the commit, the library checks that the remaining tokens are as they were at that length: later steps must neither
+ * have removed tokens that the next decode step attends to, nor have left anything behind. Data that follow from keys
+ * and positions alone pass this check, page bounds and sketches included: each step makes anew those that it appends
+ * to. Accumulated scores do not pass.
  */
 #include "libclient/session/truncate.h"
 
@@ -24,14 +24,14 @@
 #include "libclient/session/adopt.h"
 #include "libclient/step/transaction.h"
 
-/* Does the layer attend to nothing of this page, in the step after n tokens? */
+/* Is the page outside the layer's window in the step after n tokens, so that the layer does not attend to it? */
 static bool outside(const struct skv_plan *plan, uint32_t page, uint32_t n)
 {
 	return plan->attend == SKV_ATTEND_WINDOW && page >= skv_pages_of(plan->window.sinks) &&
 	       (page + 1) * SKV_PAGE_TOKENS <= skv_window_start(&plan->window, n + 1);
 }
 
-/* Does the layer have codes or references for which a sequence of n tokens has no entries? */
+/* Does the layer have codes or references for which a sequence of n tokens would have no table entries? */
 static bool records_beyond(const struct skv_seq *q, uint32_t layer, uint32_t n)
 {
 	static const enum skv_page_kind kinds[] = {SKV_PAGES_CODES, SKV_PAGES_REFS};
@@ -46,12 +46,13 @@ static bool records_beyond(const struct skv_seq *q, uint32_t layer, uint32_t n)
 	return false;
 }
 
-/* Why the layer cannot go on from the first n tokens, or NULL. */
+/* Why the layer cannot continue from the first n tokens; NULL: it can. */
 static const char *stale(const struct skv_seq *q, uint32_t layer, uint32_t n)
 {
 	const struct skv_plan *plan = &seq_policy(q)->plan[layer];
 	const struct skv_layer_slots *x = &q->slots[layer];
-	const uint32_t sealed = q->mem->sealed <= n ? q->mem->sealed : 0; /* compressed at n tokens */
+	/* number of tokens that were compressed at a length of n, because they were sealed */
+	const uint32_t sealed = q->mem->sealed <= n ? q->mem->sealed : 0;
 
 	if (q->about & SKV_ABOUT_SLOTS) {
 		if (x->granularity)
@@ -86,7 +87,7 @@ int truncate_check(struct skv_seq *q, uint32_t n)
 }
 
 /*
- * Evict state that the shorter commit would still count: bounds of pages that no longer exist, and what was saved of a
+ * Evict state that the shorter commit would still count: bounds of pages that no longer exist, and saved state of a
  * prompt. False: the journal is full.
  */
 static bool evict_state(struct skv_seq *q, uint32_t n)
@@ -105,7 +106,7 @@ static bool evict_state(struct skv_seq *q, uint32_t n)
 	return room;
 }
 
-/* The sequence had `was` tokens: empty the entries beyond those that it has now. */
+/* Empty the table entries beyond the sequence's present length; its length was `was`. */
 static void drop_beyond(struct skv_seq *q, uint32_t was)
 {
 	const uint32_t from = skv_pages_of(q->len), end = skv_pages_of(was);
@@ -118,13 +119,13 @@ static void drop_beyond(struct skv_seq *q, uint32_t was)
 			pages_drop(q, table, page);
 			entry[page] = skv_pte_make(SKV_PTE_NONE, 0);
 		}
-		/* the page there is also named in the table of slot metadata: see parked() in pages.c */
+		/* the table of slot metadata has this page, too: see parked() in pages.c */
 		if (kind == SKV_PAGES_KV && end < q->layout.max_pages)
 			entry[end] = skv_pte_make(SKV_PTE_NONE, 0);
 	}
 }
 
-/* Truncate a sequence that was checked, and of which nothing is queued. */
+/* Truncate a sequence that passed truncate_check(), and of which nothing is queued. */
 static int cut(struct skv_seq *q, uint32_t n, int32_t next)
 {
 	const uint32_t was = q->len;
@@ -137,18 +138,18 @@ static int cut(struct skv_seq *q, uint32_t n, int32_t next)
 	}
 	e = joint_state(q->session);
 	if (e < 0)
-		return e; /* the daemon may take the commit back: keep everything */
+		return e; /* the daemon may take the commit back, so nothing is freed */
 	drop_beyond(q, was);
 	q->on_device.old = q->session->device;
 	q->gaps = false;
 	if (n == 0)
 		q->compress.on = q->compress.known = false; /* evicted tokens no longer prevent compression */
 	memset(q->evicted, 0, q->layout.n_layers * sizeof(*q->evicted));
-	q->state_torn |= seq_policy(q)->block->seq_state_bytes > 0; /* the state belongs to another commit */
+	q->state_torn |= seq_policy(q)->block->seq_state_bytes > 0; /* the state belongs to an earlier commit */
 	return 0;
 }
 
-/* Can the policy make its state of the sequence anew? The next step does so; here it is only asked. */
+/* Check that the policy can make its state of the sequence anew. The state itself is made by the next step. */
 static int check_state(struct skv_seq *q)
 {
 	void *state;
@@ -165,7 +166,7 @@ static int check_state(struct skv_seq *q)
 	return e;
 }
 
-/* The same tokens with another id to go on from: one word, which recovery reads. */
+/* Commit another next token id for the same tokens: a single word, which recovery reads. */
 static int say_next(struct skv_seq *q, int32_t next)
 {
 	int e = fence_check_held(q->session->client, &q, 1);

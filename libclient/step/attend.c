@@ -2,10 +2,10 @@
 /*
  * libclient/step/attend.c - one layer of a step: append, then attend as the policy planned.
  *
- * Attention makes no allocation, and no system call except those that wake the kernels' threads: all memory was laid
- * out in skv_step_begin. First come the sequences that decode: the policy sees them, and they go to the kernels as one
- * batch for each policy. On a device this part of a layer is replayed from a recording, if there is one (replay.c).
- * Then come rows of prompts, which attend as the plan says (prefill/attend.c).
+ * Attention makes no allocation, because skv_step_begin has laid out all memory, and no system call except those that
+ * wake the kernels' threads. Sequences that decode attend first: the policy's hooks run for them, and the kernels get
+ * one batch for each policy. On a device this part of a layer is replayed from a recording, if there is one (replay.c).
+ * Then rows of prompts attend as the plan says (prefill/attend.c).
  */
 #include <errno.h>
 #include <string.h>
@@ -27,7 +27,7 @@
 #include "libclient/sized.h"
 #include "libclient/step/replay.h"
 
-/* Call the kernel that the plan asks for; `how` is the plan's mode, or dense if nothing was selected. */
+/* Call the decode kernel for the attention mode `how`: the plan's mode, or dense if nothing was selected. */
 static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_index_list *list)
 {
 	const bool weighs = l->plan->scores & (SKV_SCORES_TOKENS | SKV_SCORES_PAGES) && !l->sketches;
@@ -55,7 +55,10 @@ static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_
 	}
 }
 
-/* Runs between the policy's two hooks. The source's lists are used with the layer's map of kv heads. */
+/*
+ * Attention of decode rows, between the policy's two hooks. Lists of the source layer are read with this layer's map of
+ * kv heads.
+ */
 static void decode_rows(const struct layer *l, uint32_t how)
 {
 	struct skv_index_list list = l->source->list;
@@ -74,12 +77,15 @@ static void decode_rows(const struct layer *l, uint32_t how)
 		recall_measure(l, &list);
 }
 
-/* Append before attention. A layer that shares another layer's K and V has nothing to append. */
+/*
+ * Append the batch's new rows of K and V before the layer attends. A layer that shares another layer's K and V appends
+ * no rows.
+ */
 static void append(const struct layer *l, const struct skv_batch *b)
 {
 	if (b->n == 0)
 		return;
-	if (l->attn->k) /* this makes sketches, too */
+	if (l->attn->k) /* append() makes sketches, too */
 		l->kernels->append(&l->rows, b, NULL, l->attn->k, l->attn->v, l->work);
 	else if (l->sketches)
 		l->kernels->update_sketches(&l->rows, b, l->work);
@@ -101,7 +107,7 @@ static void decode(struct skv_session *s, const struct layer *l)
 		slots_append(l, false);
 	else
 		append(l, &l->decode);
-	if (l->window) { /* such layers are not the policy's */
+	if (l->window) { /* the policy does not manage layers with a sliding window */
 		decode_kernel(l, SKV_ATTEND_WINDOW, NULL);
 		return;
 	}
@@ -119,7 +125,7 @@ static void decode(struct skv_session *s, const struct layer *l)
 		policy_misuse(s, "layer %u attends to what layer %u selects, but it selected nothing", l->number,
 		              plan->source);
 		if (l->compresses)
-			return; /* there is no room for all of its tokens decompressed, and the step will fail */
+			return; /* the step will fail, and there is no memory to decompress all tokens of the layer */
 		how = SKV_ATTEND_DENSE;
 	}
 	scored = l->own->has_scores;
@@ -129,7 +135,7 @@ static void decode(struct skv_session *s, const struct layer *l)
 	policy_hook(s, l->batch, PHASE_AFTER, l->number);
 }
 
-/* Work queued on branches from now on runs after what is on the step's stream. */
+/* From now on, work on the branches runs after all work that is queued on the step's stream so far. */
 static int fork_branches(struct skv_session *s)
 {
 	const struct step *st = &s->step;
@@ -141,7 +147,7 @@ static int fork_branches(struct skv_session *s)
 	return e < 0 ? device_failed(d, e, "policies side by side") : 0;
 }
 
-/* Work queued on the step's stream from now on runs after what is on the branches. */
+/* From now on, work on the step's stream runs after all work that is queued on the branches so far. */
 static int join_branches(struct skv_session *s)
 {
 	const struct step *st = &s->step;
@@ -156,7 +162,9 @@ static int join_branches(struct skv_session *s)
 	return e < 0 ? device_failed(d, e, "policies side by side") : 0;
 }
 
-/* Policy batches side by side, if there are branches for them. */
+/*
+ * Decode attention of a layer for all policy batches; on a device, batches with branches of their own run concurrently.
+ */
 static int decode_batches(struct skv_session *s, uint32_t layer, const struct skv_attn *a)
 {
 	struct step *st = &s->step;
@@ -192,7 +200,7 @@ static void prefill(const struct layer *l)
 		compress_prefill(l);
 		return;
 	}
-	if (l->plan->evict.accumulate) /* before `out`, which may be q */
+	if (l->plan->evict.accumulate) /* before attention writes `out`, which may be q */
 		l->kernels->accumulate_prompt(&l->rows, &l->prefill, l->attn->q, l->plan->evict.window, l->work);
 	prefill_attend(l);
 }
@@ -208,12 +216,16 @@ static void prefill_batches(struct skv_session *s, uint32_t layer, const struct 
 			prefill(&l);
 	}
 	for (uint32_t i = st->n_decode; i < st->n && !a->q; i++)
-		st->seqs[i]->next_about &= ~SKV_ABOUT_PREFILL; /* nothing is saved for later rows of these prompts */
+		/* without q, no queries are saved for later rows of these prompts */
+		st->seqs[i]->next_about &= ~SKV_ABOUT_PREFILL;
 }
 
 /* ---- a layer --------------------------------------------------------------------------------- */
 
-/* Append and attend as planned; with `decoded` only rows of prompts. */
+/*
+ * Append rows and attend as planned. `decoded`: the decoding sequences were replayed already; only rows of prompts are
+ * left.
+ */
 static int attend_layer(struct skv_session *s, uint32_t layer, const struct skv_attn *given, bool decoded)
 {
 	const struct skv_attn rows = attn_take(s, given);
@@ -232,7 +244,10 @@ static void replay_begin(struct skv_session *s)
 
 const struct feature replay_feature = {.open = replay_open, .close = replay_close, .begin = replay_begin};
 
-/* May a layer of the open step have K and V alone? Not if a sequence decodes or a policy accumulates scores. */
+/*
+ * May the engine give a layer of the open step only k and v, without q and out? Not if a sequence decodes, or if a
+ * policy accumulates scores of prompts.
+ */
 static int check_append(const struct skv_session *s, uint32_t layer)
 {
 	const struct step *st = &s->step;

@@ -1,16 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/step/items.c - the items of a step: a sequence each, with rows of a prompt or rows that decode.
+ * libclient/step/items.c - the items of a step. An item is a sequence with rows of a prompt, or with rows that decode.
  *
- * A decode item has several rows where a speculative decoder verifies its candidates. All rows are appended before any
- * attends. Kernels and the policy's selections then see each row as a sequence of its own that ends with it (layout.c):
- * it scores, selects and attends as in a step of its own, so speculation changes no result. Sequences with a single row
- * are in other policy batches.
+ * A decode item has several rows if a speculative decoder verifies candidate tokens with it. All rows are appended
+ * before any row attends. Kernels and the policy's selections then see each row as a sequence of its own that ends with
+ * this row (layout.c). So the row scores, selects and attends as in a step of its own, and speculation changes no
+ * result. Sequences with a single row are in other policy batches.
  *
- * How many rows count is known at the end of the step. What was computed for the others lies beyond the commit, like
- * all that a step writes, and the next step overwrites it: rows, page bounds, sketches, codes. Only pages that the
- * others alone needed must be found. What a row added to accumulated scores could not be taken back, so policies that
- * evict by them decode one row.
+ * The number of accepted rows is known at the end of the step. K and V rows, page bounds, sketches and codes of
+ * rejected rows lie beyond the committed length, and the next step overwrites them. Only pages that no accepted row
+ * needs must be found and put back. A row's addition to accumulated scores could not be undone, so sequences decode one
+ * row a step under policies that evict by these scores.
  */
 #include "libclient/step/items.h"
 
@@ -26,7 +26,7 @@
 
 /* ---- at the beginning ------------------------------------------------------------------------ */
 
-/* The caller's items are as far apart as the first one's size says. */
+/* items->size, the first item's size, is the distance in bytes from one of the caller's items to the next. */
 int items_take(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	const uint8_t *from = (const uint8_t *)items;
@@ -96,7 +96,10 @@ int items_check_accepted(const struct step *st, const uint32_t *n_accepted)
 	return 0;
 }
 
-/* Update what the commit says of the layers: fewer rows count than the step was laid out for. */
+/*
+ * Reduce the slots and compressed tokens that the commit records for each layer, since fewer rows are accepted than the
+ * step was laid out for.
+ */
 static void cut(struct skv_seq *q)
 {
 	const uint32_t less = q->n_rows - q->n_new;

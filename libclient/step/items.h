@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/step/items.h - the items of a step, as the engine gives them; and how many of their rows count. */
+/*
+ * libclient/step/items.h - the items of a step: copied from the engine, checked, and cut to the rows that are accepted.
+ */
 #ifndef SKV_CLIENT_STEP_ITEMS_H
 #define SKV_CLIENT_STEP_ITEMS_H
 
@@ -8,14 +10,17 @@
 
 #include "libclient/step.h"
 
-/* Copy the caller's items to step.items, in this library's own declaration. */
+/* Copy the engine's items, which may have another size than this library's struct skv_step_item, to step.items. */
 int items_take(struct skv_session *s, const struct skv_step_item *items, uint32_t n);
-/* Is step.items[i] valid? */
+/* Check that step.items[i] is valid. Returns 0, or a negative errno with the last error set. */
 int items_check(const struct skv_session *s, uint32_t i);
 
-/* Is n_accepted (the caller's, [items] or NULL) valid for the step? */
+/* Check that n_accepted, the engine's array [items] or NULL, is valid for the step. Returns 0, or -EINVAL. */
 int items_check_accepted(const struct step *st, const uint32_t *n_accepted);
-/* From here on the step's sequences have as many new tokens as are accepted. Returns whether any row is rejected. */
+/*
+ * Set the number of new tokens of each sequence in the step to the number of accepted rows; NULL: all rows are
+ * accepted. Returns whether any row is rejected.
+ */
 bool items_accept(struct skv_session *s, const uint32_t *n_accepted);
 
 #endif

@@ -1,23 +1,26 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/step/layout.c - a step as the kernels see it.
+ * libclient/step/layout.c - lays out the sequences of a step in batches for the kernels.
  *
- * Kernels see a sequence in the same way in all layers, unless some evict single tokens or compress: such a layer has
- * its own number of slots. So layers that agree in all sequences of the step form a class, and each class has its own
- * batch.
+ * Kernels get the same arguments for a sequence in all layers, except in layers that evict single tokens or compress:
+ * such a layer has its own number of slots. So layers that have the same slots in all sequences of the step form a
+ * class, and each class has its own batch.
  *
- * On a device the decoding sequences of a policy batch are padded with empty ones to one of few sizes, so that a
- * recording of its layers (replay.c) fits when a few more or fewer decode. Prompts come behind them and do not matter.
+ * On a device the decoding sequences of a policy batch are padded with empty sequences to one of a few sizes, so that a
+ * recording of the batch's layers (replay.c) still fits when slightly more or fewer sequences decode. Prompts follow
+ * after the decoding sequences and do not affect recordings.
  *
- * Most steps of an engine are steady: they have the sequences of the step before, in the same order, with one row each.
- * Policy batches, classes of layers and the places of sequences in batches are then unchanged, and most sequences need
- * no page. For such a sequence one cache line is read and written, and nothing is done for each of its layers.
+ * Most steps of an engine are steady: they have the same sequences as the step before, in the same order, with one row
+ * each. Policy batches, classes of layers and the places of sequences in batches are then unchanged, and most sequences
+ * need no page. For a sequence that needs no page, the layout reads and writes one cache line, and does nothing for
+ * each layer.
  *
- *   - skv_seq.steady says that a sequence's last step was a plain one: one row, slots as the length says, no prompt,
- *     nothing compressed. Anything else that is done to the sequence clears it: a fork, a truncation, another policy, a
- *     maintenance transaction, an abort, rows that do not count.
- *   - Below skv_seq.quiet_len tokens it needs no page. Other sequences are due, and are handled in full.
- *   - lay_out_steady() leaves what lay_out_in_full() would have left: test-client-steady compares.
+ *   - skv_seq.steady says that a sequence's last step was a plain one: one row, as many slots as tokens, no prompt, no
+ *     compressed tokens. Any other operation on the sequence clears skv_seq.steady: a fork, a truncation, another
+ *     policy, a maintenance transaction, an abort, rejected rows.
+ *   - A sequence of fewer than skv_seq.quiet_len tokens needs no page. A longer sequence is due: its pages are counted
+ *     and supplied as in a step that is not steady.
+ *   - lay_out_steady() must leave the same state as lay_out_in_full(); test-client-steady compares the two.
  */
 #include "libclient/step/layout.h"
 
@@ -99,7 +102,7 @@ static int grow_kseq(struct skv_session *s, uint32_t n)
 
 /* ---- a class of layers ----------------------------------------------------------------------- */
 
-/* Sequence number `at` of the step as kernels see it in the layers of a class. */
+/* The arguments for kernels (struct skv_kseq) of sequence number `at` of the step, in the class of this layer. */
 static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item *it, uint32_t at, uint32_t row,
                                uint32_t layer)
 {
@@ -125,8 +128,8 @@ static struct skv_kseq kseq_of(struct skv_session *s, const struct skv_step_item
 }
 
 /*
- * An upper bound for lengths up to `len`. On a device a recording fits while sequences grow up to it, so it is
- * generous: up to a quarter more, or SCRATCH_ROUND tokens.
+ * An upper bound of sequence lengths, at least `len`. On a device a recording fits until sequences outgrow its bound,
+ * so the bound is generous: up to a quarter more than `len`, or SCRATCH_ROUND tokens more.
  */
 static uint32_t upper_bound(const struct skv_session *s, uint32_t len)
 {
@@ -139,13 +142,16 @@ static uint32_t upper_bound(const struct skv_session *s, uint32_t len)
 	return (len + step - 1) / step * step;
 }
 
-/* An empty sequence, which kernels may read like any other. It has no rows, so nothing is written for them. */
+/*
+ * An empty sequence for padding, which kernels may read like any other sequence. It has no rows, so kernels write
+ * nothing for it.
+ */
 static struct skv_kseq padding_kseq(const struct device *d)
 {
 	return (struct skv_kseq){.table = d->holes, .n_retained = UINT32_MAX, .n_active = UINT32_MAX};
 }
 
-/* n sequences of a class, from number `first` on. */
+/* A batch of n sequences of a class, beginning with number `first`, with bounds on their lengths and rows. */
 static struct skv_batch batch_of(const struct skv_session *s, uint32_t class, uint32_t first, uint32_t n)
 {
 	const size_t at = (size_t)class * s->step.n_kseq + first;
@@ -165,8 +171,9 @@ static struct skv_batch batch_of(const struct skv_session *s, uint32_t class, ui
 }
 
 /*
- * Must layers with a sliding window be apart from the others? Yes, if a policy attends densely at the end of its
- * prompts: that end is set for each sequence, and layers with a sliding window have none.
+ * Must layers with a sliding window be in other classes than full layers? Yes, if a policy lets the last rows of its
+ * prompts attend densely: kseq.dense_from says where these rows begin, and layers with a sliding window have no such
+ * rows.
  */
 static bool windows_apart(const struct skv_session *s)
 {
@@ -178,7 +185,7 @@ static bool windows_apart(const struct skv_session *s)
 	return tails && skv_full_layers(&s->model, 0, s->model.n_layers) < s->model.n_layers;
 }
 
-/* Do kernels see the two layers in the same way? */
+/* Do kernels get the same arguments in both layers, in all sequences of the step? */
 static bool same_class(const struct skv_session *s, uint32_t a, uint32_t b)
 {
 	const struct step *st = &s->step;
@@ -223,8 +230,8 @@ static void find_classes(struct skv_session *s)
 }
 
 /*
- * Lay out each row of sequences that decode several, as a sequence that ends with it: attention takes rows, and
- * appending takes sequences.
+ * Lay out each row of sequences that decode several rows as a sequence that ends with this row. Attention kernels get
+ * these sequences; kernels that append get the sequences with all rows.
  */
 static void lay_out_rows(struct step *st, uint32_t class)
 {
@@ -255,7 +262,10 @@ static void lay_out_padding(struct skv_session *s, uint32_t class)
 			st->kseq[(size_t)class * st->n_kseq + st->batch[i].at_kseq + at] = padding_kseq(s->device);
 }
 
-/* Lay out the items for a class of layers, and what their commits will say of these layers. */
+/*
+ * Lay out the items for the kernels in a class of layers, and the slots that their commits will record for these
+ * layers.
+ */
 static void lay_out_class(struct skv_session *s, const struct skv_step_item *items, uint32_t class)
 {
 	struct step *st = &s->step;
@@ -295,7 +305,7 @@ static void lay_out_class(struct skv_session *s, const struct skv_step_item *ite
 
 /* ---- policy batches -------------------------------------------------------------------------- */
 
-/* What a commit will say of the sequence (`about`), except its layers' slots. */
+/* The flags and prompt length (`about`) that the open step's commit records for the sequence. */
 static uint32_t about_of(struct skv_seq *q, bool prompt)
 {
 	uint32_t leading = q->about & SKV_ABOUT_PROMPT, flags = q->about & (SKV_ABOUT_SLOTS | SKV_ABOUT_DECOMPRESSED);
@@ -312,8 +322,9 @@ static bool decodes(const struct skv_step_item *it)
 }
 
 /*
- * Find or make the batch of the sequences that run this policy, compress or do not, and decode as many rows. So kernels
- * see sequences with one row in the same way whether others decode several or not.
+ * Find or make the policy batch for the item's sequence. Sequences of a batch run the same policy, all compress or none
+ * does, and all decode the same number of rows. So kernels see sequences with one row in the same way whether or not
+ * other sequences decode several rows.
  */
 static struct policy_batch *batch_of_policy(struct step *st, const struct skv_step_item *it)
 {
@@ -332,7 +343,7 @@ static struct policy_batch *batch_of_policy(struct step *st, const struct skv_st
 	return &st->batch[st->n_batches++];
 }
 
-/* Mark the sequences as in the step, and count those of each policy batch. */
+/* Mark the sequences as in the step, and count the sequences of each policy batch. */
 static int find_batches(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	struct step *st = &s->step;
@@ -352,7 +363,7 @@ static int find_batches(struct skv_session *s, const struct skv_step_item *items
 		it->seq->n_rows = it->seq->n_new = it->n_tokens;
 		it->seq->prompt.n_remaining = it->n_prompt_remaining;
 		it->seq->step_attended = 0;
-		if (it->seq->maintenance) /* what its commit will say is set already */
+		if (it->seq->maintenance) /* maintenance_run() has set next_about already */
 			it->seq->prompt.next = (struct skv_prompt){.begin = it->seq->len};
 		else
 			it->seq->next_about = about_of(it->seq, !decodes(it));
@@ -365,8 +376,9 @@ static int find_batches(struct skv_session *s, const struct skv_step_item *items
 }
 
 /*
- * The number of sequences with padding: two sizes an octave, so that there are few recordings and little padding.
- * Sequences that evict, compress or decode several rows have no padding.
+ * The number of a policy batch's decoding sequences with padding: at least pb->n, and a power of two or 1.5 times one,
+ * so that there are few recordings and little padding. Batches that evict, compress or decode several rows have no
+ * padding.
  */
 static uint32_t padded_size(const struct skv_session *s, const struct policy_batch *pb)
 {
@@ -379,7 +391,9 @@ static uint32_t padded_size(const struct skv_session *s, const struct policy_bat
 	return n;
 }
 
-/* Give the policy batches selections, and ranges of the step for their sequences, which are filled in later. */
+/*
+ * Give each policy batch its selections, and its ranges in the step's arrays of sequences, which are filled in later.
+ */
 static int fill_batches(struct skv_session *s)
 {
 	struct step *st = &s->step;
@@ -416,7 +430,9 @@ static int fill_batches(struct skv_session *s)
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* The length up to which the sequence has pages, after a step of one row that makes it n tokens long. */
+/*
+ * Returns the length below which the sequence needs no new page, after a step of one row that makes it n tokens long.
+ */
 static uint32_t quiet_len(const struct skv_seq *q, uint32_t n)
 {
 	uint32_t full = skv_pages_of(n) * SKV_PAGE_TOKENS;
@@ -431,7 +447,7 @@ static bool plain(const struct skv_seq *q)
 	       seq_policy(q)->n_evicting == 0;
 }
 
-/* A step was laid out in full: mark whether the next one can be laid out from it. */
+/* Called after a step was laid out in full: record whether the next step can be laid out by updating this layout. */
 static void steady_mark(struct skv_session *s)
 {
 	struct step *st = &s->step;
@@ -452,7 +468,7 @@ static int lay_out_in_full(struct skv_session *s, const struct skv_step_item *it
 	struct step *st = &s->step;
 	int e;
 
-	st->steady.follows = false; /* until this one is laid out */
+	st->steady.follows = false; /* set again by steady_mark(), when this step is laid out */
 	e = layout_grow(s, n);
 	if (e == 0)
 		e = find_batches(s, items, n);
@@ -500,7 +516,7 @@ bool layout_is_steady(struct skv_session *s, const struct skv_step_item *items, 
 		const struct skv_step_item *it = &items[i];
 		const struct skv_seq *q = st->seqs[st->index[i]];
 
-		/* the sequence may be gone, and its memory reused for another session's */
+		/* the last step's sequence may be closed, and its memory reused for a sequence of another session */
 		if (it->seq != q || q->session != s || !q->steady || it->n_tokens != 1 || it->flags || it->n_prompt_remaining)
 			return false;
 		if (q->len >= q->quiet_len)
@@ -510,7 +526,7 @@ bool layout_is_steady(struct skv_session *s, const struct skv_step_item *items, 
 	return true;
 }
 
-/* Lay out the sequences that need a page; a device's tables may have moved. */
+/* Lay out the sequences that need a page in a steady step. Their tables on the device may have moved. */
 static int lay_out_due(struct skv_session *s, struct pages *ret)
 {
 	struct step *st = &s->step;
@@ -538,7 +554,7 @@ static void lay_out_tails(struct step *st, const struct policy_batch *pb)
 	}
 }
 
-/* With the result of lay_out_in_full(). */
+/* Lay out a steady step by updating the last step's layout. The result is the same as that of lay_out_in_full(). */
 static int lay_out_steady(struct skv_session *s, struct pages *ret)
 {
 	struct step *st = &s->step;

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/step/lifecycle.c - a step: begun as a whole, committed sequence by sequence, or aborted.
+ * libclient/step/lifecycle.c - begins a step as a whole, commits it sequence by sequence, or aborts it.
  *
  * All that can fail for lack of resources happens in skv_step_begin: sequences are made ready, the features make room
  * for what they compute, and the transaction takes pages. skv_step_end makes no allocation and no system call.
@@ -23,7 +23,7 @@
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 
-/* Check the items, and make their sequences ready; in a steady step only those that are due. */
+/* Check the items and make their sequences ready: all items, or in a steady step only those whose sequences are due. */
 static int ready(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	const struct step *st = &s->step;
@@ -93,18 +93,18 @@ int skv_step_begin(struct skv_session *s, const struct skv_step_item *items, uin
 
 /* ---- end ------------------------------------------------------------------------------------- */
 
-/* Discard the open step. */
+/* Discard the open step, if there is one. */
 static void step_abort(struct skv_session *s)
 {
 	if (!s->step.open)
 		return;
 	if (s->device)
-		device_wait(s); /* queued work of the step writes to its pages */
+		device_wait(s); /* wait, because queued work of the step still writes to its pages */
 	transaction_abort(s);
 	s->step.open = false;
 }
 
-/* Abort a step in which a hook may have written to the policy's state of its sequences. */
+/* Abort a step in which a hook may have written to the policy's state of the step's sequences. */
 static void give_up(struct skv_session *s)
 {
 	for (uint32_t i = 0; i < s->step.n; i++)
@@ -112,7 +112,7 @@ static void give_up(struct skv_session *s)
 	step_abort(s);
 }
 
-/* Commits follow: bring what they write to into the cache, and mark policies' states that they change. */
+/* Before the step's commits: prefetch the memory that they write to, and mark the policy states that they change. */
 static void prepare_commits(struct skv_session *s)
 {
 	const struct step *st = &s->step;

@@ -2,10 +2,10 @@
 /*
  * libclient/step/maintenance.c - maintenance transactions.
  *
- * A change of where the tokens of a sequence lie, and not of which they are, is a step without tokens: a transaction
- * with its own commit, between those of the engine. Such changes are rare (another policy, or a prompt after
- * evictions), so they wait for the device and need not be fast. After death between two of them the next holder runs
- * those that are left.
+ * A maintenance transaction changes how the tokens of a sequence are stored, and not which tokens it has. It is a step
+ * without tokens, with its own commit, between steps of the engine. Maintenance is rare (another policy takes over, or
+ * a prompt follows evictions), so it waits for the device and need not be fast. After the engine's death between two
+ * such transactions, the next holder runs those that are left.
  */
 #include "libclient/step/maintenance.h"
 
@@ -23,8 +23,9 @@
 #include "libclient/step/transaction.h"
 
 /*
- * The partial page is the last one as long as no page was taken out, and after a prompt. Fewer tokens alone do not show
- * that a page was taken out: single tokens may have been evicted before.
+ * After a prompt, the partly filled page is the layer's last page, and it stays last until a page is evicted. That a
+ * layer has fewer tokens than the sequence does not show that a page was evicted: single tokens may have been evicted
+ * before.
  */
 bool partial_page_inside(const struct skv_seq *q, uint32_t layer)
 {
@@ -34,7 +35,7 @@ bool partial_page_inside(const struct skv_seq *q, uint32_t layer)
 	       !(q->about & SKV_ABOUT_PROMPTED);
 }
 
-/* Tokens in slots whose page is resident. */
+/* The number of slots below `extent` whose page is resident. */
 static uint32_t resident_tokens(const struct skv_seq *q, uint32_t layer, uint32_t extent)
 {
 	uint32_t n = 0;
@@ -66,7 +67,7 @@ static struct skv_layer_slots after(const struct skv_seq *q, uint32_t layer, enu
 	return x;
 }
 
-/* What is known of the sequence after the transaction (`about`). */
+/* The flags (`about`) that the transaction's commit records for the sequence. */
 static uint32_t about_after(const struct skv_seq *q)
 {
 	uint32_t prompted = q->maintenance == MAINTENANCE_SLOT_METADATA ? SKV_ABOUT_PROMPTED : 0;
@@ -80,7 +81,8 @@ static uint32_t about_after(const struct skv_seq *q)
 		if (next->granularity || next->live != q->len || next->n_compressed > 0)
 			about |= SKV_ABOUT_SLOTS;
 		if (q->maintenance == MAINTENANCE_COMPACT && q->gaps && next->granularity > 1)
-			about &= ~SKV_ABOUT_PROMPTED; /* a page moved into another's place: see partial_page_inside() */
+			/* a page has moved into another page's place: see partial_page_inside() */
+			about &= ~SKV_ABOUT_PROMPTED;
 	}
 	return about;
 }
@@ -123,7 +125,7 @@ static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 		s->kernels->alloc_slots(&shape, b, &to, w);
 }
 
-/* Run the kernels of a transaction that was begun, and commit it. */
+/* Run the kernels of a maintenance transaction that was begun, and commit it. */
 static int carry(struct skv_session *s, struct skv_seq *q)
 {
 	bool holds = q->has_state && q->mem->state_epoch == q->epoch;

@@ -1,31 +1,33 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/step/replay.c - layers of a device that are recorded and replayed.
+ * libclient/step/replay.c - records the decode attention of layers on a device as CUDA graphs, and replays them.
  *
  * A layer is several kernels, and launching each takes the host longer than some of them take the device. A CUDA graph
- * is one launch. The engine may record whole steps (skv_step_key, skv_step_replayed). If it does not, each layer has a
- * small graph here for the sequences that decode: skv_step_begin makes it when two steps of the same key gave a layer
- * the same q, k, v, out and lse, and skv_attend launches it while they stay the same. Recording takes a few steps, each
- * of which records some layers, so that none is much longer than others. Prompts are not recorded: their rows attend
- * without a graph.
+ * is one launch. The engine may record whole steps (skv_step_key, skv_step_replayed). Otherwise each layer has a small
+ * graph here for the sequences that decode. skv_step_begin makes the graph when the engine gave a layer the same
+ * q, k, v, out and lse in two steps of the same key, and skv_attend launches the graph while these pointers stay the
+ * same. Recording is spread over a few steps, each of which records some layers, so that no step takes much longer than
+ * others. Rows of prompts attend without a graph.
  *
- * The key of steps changes to and fro: a request joins and another one leaves, and the policies of a batch change with
- * them. So recordings of several keys are kept, and the least recently used one makes room. A recording holds
+ * The key of steps changes back and forth: one request joins and another one leaves, and the policies of a batch change
+ * with them. So recordings of several keys are kept, and the least recently used one makes room. A recording holds
  * addresses. When its key comes again they are still valid:
  *
- *   memory of the session   Its address is in the key, under its use. It is freed only to be replaced by more. If an
- *                           address returns to the same use, the step has made sure of its room, and a workspace was
- *                           zeroed again; its contents do not outlive a step.
- *   memory of a policy      It lives as long as the policy, whose serial is in the key and never used twice.
- *   memory of sequences     It is not in recordings: kernels find it in the step's kseq.
- *   the caller's            q, k, v, out and lse are compared in every step.
+ *   memory of the session   Its address is in the key, with the purpose of the memory. The memory is freed only to be
+ *                           replaced by a larger allocation. If an address returns to the same purpose, the step has
+ *                           made sure that the memory is large enough, and a workspace was zeroed again; its contents
+ *                           do not outlive a step.
+ *   memory of a policy      It lives as long as the policy. The policy's serial is in the key and is never reused.
+ *   memory of sequences     Recordings do not contain its addresses: kernels find it in the step's kseq.
+ *   the engine's memory     The pointers q, k, v, out and lse are compared in every step.
  *
- * A layer that asks other ranks (ranks.c) is recorded only for what its hooks leave behind, and attends without a
- * graph: to record the reduction, all ranks would have to do so in the same step, but each decides for itself.
+ * A layer that exchanges scores with other ranks (ranks.c) attends without a graph, and is recorded only for the
+ * selections that its hooks make. To record the exchange, all ranks would have to do so in the same step, but each rank
+ * decides for itself.
  *
- * Hooks run when a layer is recorded and not when it is replayed, because what they ask for depends on the plan and the
- * layer alone (policy.h). What they leave behind on the host (which selections exist) is remembered for the layers
- * after it that are not replayed.
+ * Hooks run when a layer is recorded and not when it is replayed, because their requests depend on the plan and the
+ * layer alone (policy.h). The state that hooks leave on the host (which selections exist) is remembered for later
+ * layers that are not replayed.
  */
 #include "libclient/step/replay.h"
 
@@ -40,22 +42,23 @@
 #include "libclient/ranks/ranks.h"
 #include "libclient/session.h"
 
-#define REPLAY_KEYS 16u  /* keys with recordings */
+#define REPLAY_KEYS 16u  /* number of keys whose recordings are kept */
 #define MISSES_MOST 2u   /* attempts to record under one key */
 #define RECORD_LAYERS 4u /* layers recorded in a step */
 
-/* What a layer's hooks have left of a selection. */
+/* The host's state of one selection after a layer's hooks have run. */
 struct replay_mark {
 	uint32_t made, rows, most;
 	bool has_scores;
 };
 
 struct replay_layer {
-	bool seen; /* attended in the last step of this key, with the rows `at` */
+	bool seen; /* the layer attended in the last step of this key, with the pointers and strides in `at` */
 	struct skv_attn at;
 	/*
-	 * Stale from the set's layer number `recorded` on: freed when it is replaced. NULL: not recorded, or the layer
-	 * asks other ranks.
+	 * The layer's CUDA graph; NULL: none was recorded, or the layer exchanges scores with other ranks. The graph is
+	 * stale if the layer's number is at least the set's `recorded`; a stale graph is freed when the layer is
+	 * recorded again.
 	 */
 	void *graph;
 	struct replay_mark *after; /* [n_batches * n_layers] */
@@ -63,24 +66,25 @@ struct replay_layer {
 
 /* The recordings of one key. */
 struct replay_set {
-	uint64_t key;  /* of the steps in which the layers were seen; 0: none yet */
+	uint64_t key;  /* key of the steps in which the layers were seen; 0: no step yet */
 	uint64_t used; /* number of the last step with this key */
 	struct replay_layer *layer; /* [n_layers] */
-	uint32_t cap_marks; /* allocated for each layer */
-	uint32_t recorded; /* layers with recordings */
+	uint32_t cap_marks; /* marks allocated for each layer */
+	uint32_t recorded; /* number of layers, from layer 0 on, with valid recordings */
 	uint32_t tries;    /* attempts to record under this key */
 };
 
 struct replay {
-	uint64_t key;           /* of the open step, or the last one; 0: it cannot be replayed */
-	uint64_t whole_key;     /* of the engine's recordings, which have all of the step in them; 0: likewise */
-	struct replay_set *now; /* its set, unless the key is 0 */
+	uint64_t key;           /* key of the open step, or of the last one; 0: the step cannot be replayed */
+	/* key for the engine's recordings of whole steps; 0: this step cannot be replayed as a whole */
+	uint64_t whole_key;
+	struct replay_set *now; /* the set of recordings with this key, unless the key is 0 */
 	struct replay_set set[REPLAY_KEYS];
 	uint64_t steps;
-	struct replay_layer *behind; /* the last layer that was replayed, if no layer's hooks ran since; else NULL */
+	struct replay_layer *behind; /* the last replayed layer, if no hook ran after it; else NULL */
 	void *recorder; /* a stream for recording, made when it is needed */
-	void *stream;   /* the step's, while a layer is recorded on the recorder */
-	struct replay_layer layers[]; /* of all sets */
+	void *stream;   /* the step's stream, while a layer is recorded on `recorder` */
+	struct replay_layer layers[]; /* the layers of all sets */
 };
 
 int replay_open(struct skv_session *s)
@@ -99,7 +103,7 @@ int replay_open(struct skv_session *s)
 	return 0;
 }
 
-/* Room for the marks of all policy batches of the open step. False: there is not enough memory. */
+/* Allocate marks for all policy batches of the open step. Returns false if there is not enough memory. */
 static bool grow_marks(struct skv_session *s)
 {
 	struct replay_set *x = s->replay->now;
@@ -171,15 +175,15 @@ static uint64_t key_of_batch(const struct skv_session *s, const struct policy_ba
 }
 
 /*
- * Hash of all that a recording of the step's decoding sequences depends on. Two of them have the same by chance in one
- * of 2^64 cases. How much of a policy batch is padding is not part of it.
+ * Hash of everything on which a recording of the step's decoding sequences depends. The probability that two different
+ * steps have the same hash is 2^-64. The number of padding sequences in a policy batch is not part of the hash.
  */
 static uint64_t key_of(const struct skv_session *s)
 {
 	const struct step *st = &s->step;
 	const uint64_t part[] = {
 		s->serial,
-		st->n > st->n_decode, /* an engine's rows are elsewhere then */
+		st->n > st->n_decode, /* with prompts, the engine has its rows at other addresses */
 		st->n_classes > 1 ? st->n_kseq : 0,
 		st->n_classes,
 		(uintptr_t)st->work.mem,
@@ -206,7 +210,10 @@ static uint64_t key_of(const struct skv_session *s)
 	return sum ? sum : 1;
 }
 
-/* The same for the whole step: the engine's recording has work of its own for each row. */
+/*
+ * The key for an engine's recordings of whole steps, which also depend on the number of sequences: the engine's own
+ * kernels work on each row. 0: the step has prompts, or its layers cannot be replayed.
+ */
 static uint64_t whole_key_of(const struct skv_session *s, uint64_t key)
 {
 	const uint64_t sum = mix(key, s->step.n);
@@ -273,7 +280,7 @@ static void take_marks(const struct skv_session *s, struct replay_mark *to)
 	}
 }
 
-/* Does the layer need scores of other ranks? */
+/* Does the layer exchange attention scores with other ranks, in any policy batch that decodes? */
 static bool asks_ranks(const struct skv_session *s, uint32_t layer)
 {
 	for (uint32_t i = 0; i < s->step.n_batches; i++)
@@ -282,7 +289,10 @@ static bool asks_ranks(const struct skv_session *s, uint32_t layer)
 	return false;
 }
 
-/* The set of this key. If there is none, the least recently used one, emptied. */
+/*
+ * Returns the set of recordings with this key. If there is none, the least recently used set is emptied and gets this
+ * key.
+ */
 static struct replay_set *set_of(struct skv_session *s, uint64_t key)
 {
 	struct replay *r = s->replay;
@@ -300,7 +310,10 @@ static struct replay_set *set_of(struct skv_session *s, uint64_t key)
 	return x;
 }
 
-/* Is there a layer to record now? */
+/*
+ * Is there a layer to record in this step? Only after all layers that are not recorded have attended in a step of this
+ * key.
+ */
 static bool unrecorded(struct skv_session *s, struct replay_set *x)
 {
 	const uint32_t n = s->model.n_layers;
@@ -320,7 +333,7 @@ static bool unrecorded(struct skv_session *s, struct replay_set *x)
 
 /* ---- recording ------------------------------------------------------------------------------- */
 
-/* The step is laid out: compute its key. Returns whether to record layers *ret_first up to *ret_end now. */
+/* Compute the key of a step that was laid out. Returns whether layers [*ret_first, *ret_end) are to be recorded now. */
 static bool next(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end)
 {
 	struct replay *r = s->replay;
@@ -330,7 +343,7 @@ static bool next(struct skv_session *s, uint32_t *ret_first, uint32_t *ret_end)
 	r->key = key_of(s);
 	r->whole_key = whole_key_of(s, r->key);
 	if (r->key == 0)
-		return false; /* recordings are for other steps than this one */
+		return false; /* a step without a key is neither recorded nor replayed */
 	x = r->now = set_of(s, r->key);
 	if (!unrecorded(s, x))
 		return false;
@@ -346,10 +359,10 @@ static bool record_begin(struct skv_session *s, uint32_t layer)
 	const struct skv_backend *b = s->device->backend;
 	struct replay *r = s->replay;
 	struct replay_layer *x = &r->now->layer[layer];
-	/* recorded on a stream of the library's own: the caller's may be one that cannot record */
+	/* recording uses a stream of the library, because the caller's stream may be one that cannot record */
 	int e = r->recorder ? 0 : b->stream_new(&r->recorder);
 
-	if (x->graph) /* stale: another layer's rows had changed */
+	if (x->graph) /* a stale graph, since the rows of some layer had changed */
 		b->graph_free(x->graph);
 	x->graph = NULL;
 	if (e == 0)
@@ -380,7 +393,9 @@ static bool record_end(struct skv_session *s, uint32_t layer, int error)
 	return e == 0 && error == 0 && !s->hook.misused;
 }
 
-/* Keep all layers up to `end`, or forget all. */
+/*
+ * After recording: if `well`, the recordings of layers [0, end) are valid; else all recordings of the key are dropped.
+ */
 static void recorded(struct skv_session *s, uint32_t end, bool well)
 {
 	if (well)
@@ -428,7 +443,7 @@ int replay_attend(struct skv_session *s, uint32_t layer, const struct skv_attn *
 	int e;
 
 	if (r->key == 0)
-		return 0; /* recordings are for other steps */
+		return 0; /* a step without a key is not replayed */
 	x = &r->now->layer[layer];
 	same = x->seen && same_rows(&x->at, a);
 	e = d->backend->recording(s->step.work.stream, &recording);

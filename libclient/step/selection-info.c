@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/step/selection-info.c - skv_selection: what a layer of the open step attended to.
+ * libclient/step/selection-info.c - skv_selection(): to which pages or tokens a layer of the open step attended.
  *
- * For programs that check or display what a policy does. The lists of a step stay in its arena until the next step
- * begins, on a device in its memory; so does the slot metadata of layers that evict. Which pages are evicted is known
- * from the host's tables. They show the open step as it is: its own evictions come with its commit, and those of
- * earlier steps are waited for. A compressed token has no page there, and is attended to all the same.
+ * skv_selection() is for programs that check or display what a policy does. It reads the lists of selected pages or
+ * tokens, which stay in the step's arena until the next step begins, and the slot metadata of layers that evict, from
+ * the device's memory if there is a device. The host's page tables tell which pages are evicted. They are right for the
+ * open step, because its own evictions come only with its commit, and skv_selection() waits for those of earlier steps.
+ * A compressed token has no page in the tables, but attention includes it.
  */
 #include <errno.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 #include "libclient/layer/layer.h"
 #include "libclient/seq.h"
 
-/* The place of the caller's item in the step, or -1. */
+/* The index in step.seqs of the caller's item, or -1. */
 static int64_t find_item(const struct step *st, uint32_t item)
 {
 	for (uint32_t at = 0; at < st->n; at++)
@@ -38,7 +39,7 @@ static const struct policy_batch *batch_at(const struct step *st, uint32_t at)
 	return NULL;
 }
 
-/* Where ids go: as many as there is room for; the others are only counted. */
+/* Receives ids: the first `room` ids are stored, and all are counted in n. */
 struct sink {
 	uint32_t *ids, room, n;
 };
@@ -67,7 +68,10 @@ static void put_window(struct sink *to, const struct skv_window *w, uint32_t len
 			put(to, t);
 }
 
-/* Put those entries of list `number` that this layer has: another layer's list may name evicted ones. */
+/*
+ * Put those entries of list `number` whose pages this layer still has. A list that another layer selected may name
+ * pages that are evicted here.
+ */
 static int put_list(struct skv_session *s, struct sink *to, const struct skv_index_list *list, size_t number,
                     uint32_t per_page, const struct skv_seq *q, uint32_t layer)
 {
@@ -89,7 +93,10 @@ static int put_list(struct skv_session *s, struct sink *to, const struct skv_ind
 	return e;
 }
 
-/* Read the positions of n entries of a kv head from the open step's slot metadata, evicted ones included. */
+/*
+ * Read the token positions (or page numbers) of n entries of a kv head from the open step's slot metadata, entries
+ * marked evicted included.
+ */
 static int fetch_positions(struct skv_session *s, uint32_t layer, const struct skv_seq *q, const struct skv_kseq *ks,
                            uint32_t head, uint32_t n, uint32_t *pos)
 {
@@ -112,7 +119,10 @@ static int fetch_positions(struct skv_session *s, uint32_t layer, const struct s
 	return e;
 }
 
-/* Put the positions of a kv head's entries in a layer that evicts: all that it has, or those on its list. */
+/*
+ * Put the positions to which a kv head attended in a layer that evicts: those of all its entries, or of the entries on
+ * its list if the layer attends to a list.
+ */
 static int put_retained(struct skv_session *s, const struct policy_batch *pb, struct sink *to, uint32_t layer, uint32_t at,
                     uint32_t head)
 {
@@ -148,7 +158,10 @@ static int put_retained(struct skv_session *s, const struct policy_batch *pb, st
 	return e;
 }
 
-/* Rows of the source's lists. A replayed layer runs no hook, so the number that a hook set before is used. */
+/*
+ * The number of lists that the layer's source selects for a sequence. A replayed layer runs no hook, so the number
+ * recorded when a hook last ran is used.
+ */
 static uint32_t list_rows(const struct policy_batch *pb, const struct skv_plan *plan)
 {
 	const uint32_t said = pb->policy->list_rows[plan->source];
@@ -156,7 +169,10 @@ static uint32_t list_rows(const struct policy_batch *pb, const struct skv_plan *
 	return said ? said : pb->selection[plan->source].list.rows;
 }
 
-/* Put what the layer attended to by its plan, if its slots hold the tokens in order. */
+/*
+ * Put the pages or tokens to which a layer attended whose plan evicts nothing, so that its slots hold the tokens in
+ * order.
+ */
 static int put_planned(struct skv_session *s, const struct policy_batch *pb, struct sink *to, uint32_t layer, uint32_t at,
                        uint32_t row, uint32_t how)
 {

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/step/stats.c - counters of a session and its sequences, in its page and for the engine. */
+/* libclient/step/stats.c - counters of a session and its sequences, kept for the engine and in the session's page. */
 #include "libclient/step/stats.h"
 
 #include <errno.h>
@@ -9,7 +9,7 @@
 #include "libclient/feature.h"
 #include "libclient/seq.h"
 
-/* Compute what is constant for the model. */
+/* Find the different sliding windows of the model, and the number of layers that have each. */
 static int stats_open(struct skv_session *s)
 {
 	const uint32_t n = s->model.n_layers;
@@ -37,7 +37,10 @@ static void stats_close(struct skv_session *s)
 
 const struct feature stats_feature = {.open = stats_open, .close = stats_close};
 
-/* Tokens that rows of a sequence attend to without a policy, over all layers; `first` tokens came before these rows. */
+/*
+ * The number of tokens, over all layers, that these rows of a sequence would attend to without a policy; `first` tokens
+ * precede the rows.
+ */
 static uint64_t causal_tokens(const struct skv_session *s, uint32_t first, uint32_t rows)
 {
 	uint64_t n = 0;
@@ -63,7 +66,8 @@ void stats_attended(struct skv_seq *q, uint32_t first, uint32_t rows, uint64_t t
 }
 
 /*
- * Add a layer's figures to the counters. Returns what the page shows: the mean over the sequences that were measured.
+ * Add a layer's measured recall to the counters. Returns the value for the session's page: 1 + the mean over the
+ * measured sequences in millionths, or 0 if none was measured in this layer.
  */
 static uint32_t take_layer(struct skv_session *s, struct skv_seq *const *seqs, const float *share, uint32_t n,
                            const struct skv_layer_set *layers, uint32_t layer)
@@ -106,7 +110,7 @@ void stats_step(struct skv_session *s)
 		struct skv_seq *q = st->seqs[i];
 
 		*(i < st->n_decode ? &t->decode_tokens : &t->prompt_tokens) += q->n_new;
-		if (i < st->n_decode && q->n_new > 0 && !s->device) /* a device reports later */
+		if (i < st->n_decode && q->n_new > 0 && !s->device) /* on a device, transaction_finished() counts */
 			stats_attended(q, q->len - q->n_new, q->n_rows, q->step_attended);
 		q->step_attended = 0;
 	}

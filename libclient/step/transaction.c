@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/step/transaction.c - begin, commit and abort of a step, and what a commit changes in the host's own state.
+ * libclient/step/transaction.c - begin, commit and abort of a step, and the host's own state that a commit changes.
  *
- *   - All that can fail for lack of resources happens in transaction_begin(), before anything is changed: pages,
- *     allocations. What it then writes lies beyond the committed lengths, except copy-on-write of a shared last page,
- *     which leaves the same contents.
+ *   - All that can fail for lack of pages or memory happens in transaction_begin(), before anything is changed.
+ *     Afterwards a step writes only beyond the committed lengths, except for copy-on-write of a shared last page, which
+ *     leaves the same contents.
  *   - A commit makes no allocation and no system call. The order of its stores is the contract of common/seqmem.h:
  *     token ids, next id and journal, then the commit word, then the holes.
- *   - A truncation is a commit of fewer tokens. It no longer covers the entries beyond, which are given up after it;
- *     after death in between, the next holder finds them as those of a torn step.
- *   - Pages that a commit evicts are reused by later steps, never by the same; with several ranks, once all have
- *     committed.
- *   - On a device the same stores are the work of its last kernel (device/steps.c).
+ *   - A truncation is a commit of fewer tokens. The table entries beyond the new length do not belong to it, and are
+ *     dropped after it. If the engine dies before that, the next holder treats these entries like those of a step that
+ *     did not commit.
+ *   - Pages that a commit evicts are reused only by later steps; with several ranks, only once all have committed.
+ *   - On a device the step's last kernel makes the same stores (device/steps.c).
  */
 #include "libclient/step/transaction.h"
 
@@ -34,12 +34,14 @@
 
 /* ---- begin, abort ---------------------------------------------------------------------------- */
 
-/* Record the token ids to be committed. Cannot fail. */
+/* Write the step's token ids, except the first, beyond the committed length of the sequence. Cannot fail. */
 static void stage_tokens(struct skv_seq *q, const int32_t *tokens)
 {
 	int32_t *ids = skv_seqmem_tokens(q->mem, &q->layout) + q->len;
 
-	/* the first one is stored at the commit: until then its entry shows the id that the last commit published */
+	/*
+	 * the first id is stored at the commit: until then its entry shows the next id that the last commit published
+	 */
 	q->has_first = tokens != NULL;
 	q->first = tokens ? tokens[0] : -1;
 	for (uint32_t i = 1; i < q->n_new; i++)
@@ -64,10 +66,11 @@ static int admit(struct skv_session *s, const struct skv_step_item *items, uint3
 	if (e == 0)
 		e = pages_prepare(s, p.need);
 	if (e == 0 && s->stock.n < all)
-		e = device_settle_evictions(s); /* evicted pages come back */
+		e = device_settle_evictions(s); /* pages that steps on the device evicted return to the stock */
 	if (e == 0)
 		e = stock_reserve(s, (uint32_t)all);
-	s->shape.pool = s->pool->base; /* known only now: with the older handles the first segment decides */
+	/* the pool's address is known only now: with handles of the older kind, the first segment decides it */
+	s->shape.pool = s->pool->base;
 	if (e == 0 && s->device)
 		e = device_prepare(s, need + (uint32_t)p.holes);
 	if (e == 0 && p.copies > 0)
@@ -84,14 +87,14 @@ void transaction_abort(struct skv_session *s)
 
 		q->steady = false;
 		for (uint32_t layer = 0; layer < q->layout.n_layers; layer++)
-			q->evicted[layer] = (struct span){0}; /* the evictions did not happen */
+			q->evicted[layer] = (struct span){0}; /* the step's evictions are not committed */
 		if (!q->evicting)
 			q->n_evict = 0;
 		q->in_step = false;
 	}
 }
 
-/* Supply pages to all sequences; in a steady step only to those that are due. */
+/* Put pages into the tables of all sequences of the step, or in a steady step only of the sequences that are due. */
 static void supply(struct skv_session *s, uint32_t n)
 {
 	struct step *st = &s->step;
@@ -125,8 +128,8 @@ int transaction_begin(struct skv_session *s, const struct skv_step_item *items, 
 /* ---- commit ---------------------------------------------------------------------------------- */
 
 /*
- * Carry out the committed journal: entries become holes, and their pages are free for the next step. `stale`: the
- * device's tables do not show this yet.
+ * Carry out the journal of a commit: the evicted entries become holes, and later steps can use their pages. `stale`:
+ * the device's copy of the tables does not show these holes yet.
  */
 static void carry_out(struct skv_seq *q, bool stale)
 {
@@ -137,7 +140,7 @@ static void carry_out(struct skv_seq *q, bool stale)
 		struct skv_eviction j = journal[i];
 
 		if (j.table >= q->layout.n_tables || j.page >= q->layout.max_pages)
-			continue; /* from shared memory: not trusted */
+			continue; /* the journal is in shared memory, so it is not trusted */
 		if (!skv_pte_resident(seq_table(q, j.table)[j.page]))
 			continue;
 		pages_drop(q, j.table, j.page);
@@ -149,7 +152,7 @@ static void carry_out(struct skv_seq *q, bool stale)
 	q->n_evict = 0;
 }
 
-/* Update the host's own state after a commit. */
+/* Update the library's own state of the sequence after its commit. */
 static void committed(struct skv_seq *q)
 {
 	struct skv_layer_slots *was = q->slots;
@@ -168,7 +171,7 @@ static void committed(struct skv_seq *q)
 	q->has_state |= !q->maintenance || q->maintenance == MAINTENANCE_BUILD_STATE;
 }
 
-/* The stores of a commit. */
+/* Make the stores of a sequence's commit in its shared memory. */
 static void store_commit(struct skv_seq *q, int32_t next)
 {
 	struct skv_seqmem *m = q->mem;
@@ -183,15 +186,15 @@ static void store_commit(struct skv_seq *q, int32_t next)
 	if (q->next_about & SKV_ABOUT_SLOTS)
 		memcpy(m->lay[epoch & 1].slots, q->next_slots, q->layout.n_layers * sizeof(*q->next_slots));
 	if (q->has_first)
-		ids[q->len] = q->first; /* from here on recovery takes the last commit's next id from m->next */
+		ids[q->len] = q->first; /* from here on recovery reads the last commit's next id from m->next */
 	if (q->n_evict > 0)
 		atomic_store_explicit(&m->journal_n, q->n_evict, memory_order_release);
 	atomic_store_explicit(&m->commit, (uint64_t)epoch << 32 | len, memory_order_release);
-	atomic_thread_fence(memory_order_seq_cst); /* nothing below may be visible before the commit */
-	ids[len] = next; /* after a truncation this was a token's id; recovery takes it from m->next */
+	atomic_thread_fence(memory_order_seq_cst); /* no store below may be visible before the commit word */
+	ids[len] = next; /* overwrites a token's id if the commit truncates; recovery takes the next id from m->next */
 }
 
-/* What follows the stores. `counts`: all ranks have committed; if not, the daemon may take this commit back. */
+/* Finish a commit after its stores. `counts`: all ranks have committed; if not, the daemon may revert this commit. */
 static void finish_commit(struct skv_seq *q, bool counts)
 {
 	if (q->n_evict > 0 && counts)
@@ -202,8 +205,8 @@ static void finish_commit(struct skv_seq *q, bool counts)
 }
 
 /*
- * Truncations are joint commits, and so is the compression that ranks do together. Other changes of a sequence's form
- * are each rank's own: after a death one rank may need them and another not.
+ * Truncations are joint commits, and so is compression that ranks do together. Each rank commits other maintenance for
+ * itself: after a death, one rank may need it and another rank may not.
  */
 void transaction_commit(struct skv_seq *q, int32_t next)
 {
@@ -265,7 +268,7 @@ int transaction_finished(struct skv_session *s, struct device_step *x)
 	return 0;
 }
 
-/* In host memory: first the stores of all sequences, so that ranks confirm them at once. */
+/* In host memory: the stores of all sequences come first, so that ranks confirm all commits with one exchange. */
 static void commit_all(struct skv_session *s, const int32_t *next)
 {
 	struct step *st = &s->step;
@@ -280,7 +283,7 @@ static void commit_all(struct skv_session *s, const int32_t *next)
 			finish_commit(st->seqs[i], counts);
 }
 
-/* On a device: queue the stores, and behind them what ranks tell each other. */
+/* On a device: queue the stores of the commits, and then the exchange in which ranks confirm them. */
 static int queue_commits(struct skv_session *s, const int32_t *next)
 {
 	struct device_step *x = &s->device->step[s->device->next];

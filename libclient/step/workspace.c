@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/step/workspace.c - workspaces of the kernels, and policy batches of a step side by side.
+ * libclient/step/workspace.c - memory for the kernels' workspaces, and branches, on which policy batches of a step run
+ * concurrently.
  *
- * A layer of a few sequences does not fill a device, and a step may have a policy batch for each of its sequences. So
- * on a device the work of a layer forks into branches, each with a stream and a workspace, and the branches join behind
- * the layer (attend.c). Branch 0 is the step's own stream. A recording has the same branches.
+ * One layer of a few sequences does not keep a device busy, and a step may have a policy batch for each of its
+ * sequences. So on a device the work of a layer forks into branches, each with a stream and a workspace of its own, and
+ * the branches join after the layer (attend.c). Branch 0 is the step's own stream. A recorded layer has the same
+ * branches.
  */
 #include "libclient/compress/schedule.h"
 #include "libclient/device/device.h"
@@ -15,7 +17,10 @@
 
 /* ---- workspaces ------------------------------------------------------------------------------ */
 
-/* Upper bounds for calls of kernels: for n policy batches from number `first` on, their sequences, rows and tokens. */
+/*
+ * Upper bounds for kernel calls on n policy batches, beginning with number `first`: sequences, rows, and tokens of the
+ * longest sequence.
+ */
 struct bounds {
 	uint32_t first, n, seqs, rows, longest;
 };
@@ -33,7 +38,7 @@ static size_t bytes_of(const struct skv_session *s, struct bounds most)
 	bytes = s->kernels->workspace_bytes(&all, most.seqs, most.rows, most.longest, threads);
 	for (uint32_t i = 0; i < most.n; i++)
 		for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-			const struct policy_batch *pb = &batch[i]; /* its sequences compress alike */
+			const struct policy_batch *pb = &batch[i]; /* all its sequences compress, or none does */
 			struct skv_shape shape = s->shape;
 			size_t more;
 
@@ -44,7 +49,7 @@ static size_t bytes_of(const struct skv_session *s, struct bounds most)
 	return bytes;
 }
 
-/* The longest sequence in any layer, rounded up. */
+/* Upper bound of the tokens of a sequence in any layer, rounded up to SCRATCH_ROUND. */
 static uint32_t longest(const struct skv_session *s)
 {
 	const struct step *st = &s->step;
@@ -55,7 +60,7 @@ static uint32_t longest(const struct skv_session *s)
 	return (most + SCRATCH_ROUND - 1) / SCRATCH_ROUND * SCRATCH_ROUND;
 }
 
-/* Bytes that decoding one of the policy batches needs. */
+/* Bytes of workspace that decoding one policy batch needs. */
 static size_t bytes_of_batch(const struct skv_session *s, uint32_t batch)
 {
 	const struct policy_batch *pb = &s->step.batch[batch];
@@ -81,7 +86,10 @@ const struct feature workspace_feature = {.prepare = workspace_prepare, .close =
 
 /* ---- branches -------------------------------------------------------------------------------- */
 
-/* Does a layer of the batch use scratch memory that all policy batches share? */
+/*
+ * Does a layer of the batch use scratch memory that all policy batches share, so that it cannot run beside another
+ * batch?
+ */
 static bool shares_scratch(const struct skv_session *s, const struct policy_batch *pb)
 {
 	bool any = s->step.recall.n > 0;
@@ -101,7 +109,10 @@ static int open_branch(struct skv_session *s, struct branch *x)
 	return e < 0 ? device_failed(s->device, e, "a stream for another policy") : 0;
 }
 
-/* The first policy batch that decodes runs on the step's stream, and so do those that share scratch memory. */
+/*
+ * Assign a branch to each policy batch that decodes, and make its stream and workspace. The first batch runs on the
+ * step's own stream, and so do batches that use shared scratch memory.
+ */
 static int branches_prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;

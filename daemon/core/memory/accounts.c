@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Accounts of UIDs: created when something is charged to them, removed when nothing is. */
+/* Accounts of UIDs. An account is created when it is first needed and removed when it has no objects. */
 #include "daemon/core/memory/accounts.h"
 
 uint32_t skv_account_find(const struct skv_core *c, uid_t uid)
@@ -16,7 +16,7 @@ uint32_t skv_account_get(struct skv_core *c, uid_t uid)
 
 	if (account != SKV_NO_INDEX)
 		return account;
-	/* the table has room for one account more than can exist: state.c */
+	/* the table is never full: it has one row more than there can be clients and sequences (state.c) */
 	account = skv_state_take(&c->state, SKV_TABLE_ACCOUNTS);
 	skv_write_account(&c->state, account)->uid = uid;
 	return account;

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/memory/announce.c - what clients are told of the memory of their pools.
+ * daemon/core/memory/announce.c - tells clients of the memory of their pools: memfds, and segments that come and go.
  *
- * Host memory is one memfd for each pool, which a client is told of once. Memory of a device is announced segment by
- * segment, and so is a segment's end, which the client acknowledges. The segment's number is not reused before that, so
- * that a client never maps new memory where it still believes the old to be.
+ * A pool of host memory is one memfd, which a client is told of once. Memory of a device is announced segment by
+ * segment. The end of a device's segment is announced, too, and the client acknowledges it. The segment's number is not
+ * reused before the acknowledgement, so that a client never maps a new segment where it still uses the old one.
  *
- * A client's `notices` counts, over its pools: memfds that it was not told of, LIVE segments that it was not told of,
- * and segments in GONE_DUE or AGAIN. `waiting` of a segment counts the clients in GONE_DUE or GONE.
+ * A client's `notices` is the number of announcements that are due to it over all its pools: memfds and LIVE segments
+ * in state NOTHING, and segments in state GONE_DUE or AGAIN (enum skv_told). A segment's `waiting` is the number of
+ * clients for which it is in state GONE_DUE or GONE.
  */
 #include "daemon/core/memory/announce.h"
 #include "daemon/core/memory/memory.h"
@@ -17,12 +18,12 @@
 
 #include <string.h>
 
-/* For each client that is a member of the pool. */
+/* Loops over the clients that have a session on the pool. */
 #define EACH_MEMBER(client, c, pool)                     \
 	SKV_EACH(client, &(c)->state, SKV_TABLE_CLIENTS) \
 		if (skv_member_row(&(c)->state, pool, client)->sessions)
 
-/* The next search for announcements must include this segment. */
+/* Makes the next search for announcements of the client begin at this segment or before it. */
 static void look_again(struct skv_core *c, uint32_t pool, uint32_t client, uint32_t segment)
 {
 	uint32_t *first = &skv_write_member(&c->state, pool, client)->first_untold;
@@ -59,7 +60,7 @@ uint32_t skv_announce_end(struct skv_core *c, uint32_t pool, uint32_t segment)
 	return waiting;
 }
 
-/* How many numbers can be announced: of the segments, or of the one memfd. */
+/* End of the segment numbers that can be announced: 1 for a pool that is one memfd. */
 static uint32_t announced(const struct skv_core *c, uint32_t pool)
 {
 	return skv_pool_is_whole(c, pool) ? 1 : skv_pool_row(&c->state, pool)->high;
@@ -70,7 +71,7 @@ static bool is_there(const struct skv_core *c, uint32_t pool, uint32_t segment)
 	return skv_pool_is_whole(c, pool) || skv_segment_row(&c->state, pool, segment)->state == SKV_SEGMENT_LIVE;
 }
 
-/* Is there something to announce? */
+/* Is an announcement due for a segment, given what the client was told of it and whether it is live? */
 static bool is_due(uint8_t told, bool live)
 {
 	return told == SKV_TOLD_GONE_DUE || told == SKV_TOLD_AGAIN || (live && told == SKV_TOLD_NOTHING);
@@ -88,8 +89,8 @@ void skv_member_join(struct skv_core *c, uint32_t pool, uint32_t client)
 }
 
 /*
- * Announcements may not have reached the client, and its acknowledgements may not have reached the daemon. So ends are
- * announced again, too.
+ * The previous daemon's announcements may not have reached the client, and the client's acknowledgements may not have
+ * reached that daemon. So live segments and ends of segments are announced again.
  */
 void skv_announce_anew(struct skv_core *c, uint32_t client)
 {
@@ -215,7 +216,7 @@ int skv_core_segment_ack(struct skv_core *c, uint32_t client_id, uint32_t pool, 
 		r = skv_check_segment(c, pool, segment);
 	if (r)
 		return r;
-	/* meanwhile the client may have left the pool, and the pool may be gone */
+	/* the client may have closed its last session on the pool since, and the pool may no longer exist */
 	if (!skv_member_row(&c->state, pool, client)->sessions)
 		return 0;
 	if (*skv_told(&c->state, pool, client, segment) == SKV_TOLD_GONE) {

@@ -71,7 +71,7 @@ void skv_charge_seq(struct skv_core *c, uint32_t seq)
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 	const struct skv_pool_row *p = skv_pool_row(&c->state, q->pool);
 	uint64_t pages = (uint64_t)p->high * p->pages_per_segment;
-	/* its row of reference bits, up to the last page of the pool */
+	/* bytes of the sequence's row of reference bits, a bit for each page of the pool */
 	uint64_t references = q->referred ? (pages + 8 * 4096 - 1) / (8 * 4096) * 4096 : 0, bytes;
 
 	bytes = skv_file_bytes(c->seqs[seq].fd) + references + skv_block_index_bytes(c->seqs[seq].n_blocks);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/memory/measure.c - measures, a little at a time, what clients wrote by themselves, and sums up what all
- * files hold.
+ * daemon/core/memory/measure.c - measures, a few files at a time, the memory that clients took by writing to their
+ * memfds, and sums up the memory of all memfds.
  */
 #include "daemon/core/memory/charge.h"
 #include "daemon/core/memory/memory.h"
@@ -9,11 +9,12 @@
 #include "daemon/core/memory/segments.h"
 #include "daemon/core/state/units.h"
 
-#define FSTAT_UNITS 60u
-#define HELD_AT_ONCE 256u /* sequences whose files are measured; further ones count as last measured */
+#define FSTAT_UNITS 60u /* cost of an fstat() in units of work */
+#define HELD_AT_ONCE 256u /* number of sequences that skv_core_held() measures; others count as last measured */
 
 /*
- * Charges memory of a pool's memfd where it has no segment: a client wrote there. Not while memory is being given back.
+ * Charges memory of a pool's memfd where the pool has no segment: a client wrote there. Does nothing while a segment's
+ * memory is being freed, since that memory would be charged, too.
  */
 static void charge_stray(struct skv_core *c, uint32_t pool)
 {

@@ -1,18 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The owner words of pages.
+ * The owner words of pages: found and changed.
  *
- * Every change of an owner word goes through skv_pages_set(), which updates what follows from it: the pool's counts by
- * kind, the segment's free pages, the client's leases, the sequence's pages, the account's bytes.
+ * Every change of an owner word goes through skv_pages_set(), which updates all counts that depend on owner words: the
+ * pool's pages by kind of owner, the segment's free pages, the client's leased pages, the sequence's pages, the
+ * account's bytes.
  */
 #include "daemon/core/memory/pages.h"
 #include "daemon/core/memory/segment-sets.h"
 #include "daemon/core/state/units.h"
 
-/* Cost of pages that change hands, in work units: of a run, and of its pages; and the maximum length of a run. */
+/* Cost of changing the owner of a run of pages: RUN_UNITS units of work, and one more for each PAGES_A_UNIT pages. */
 #define RUN_UNITS 20u
 #define PAGES_A_UNIT 4u
-#define AT_A_TIME 4096u
+#define AT_A_TIME 4096u /* number of pages whose owner is changed at a time, at most */
 
 bool skv_page_exists(const struct skv_core *c, uint32_t pool, uint32_t page)
 {
@@ -37,7 +38,7 @@ uint32_t skv_pages_run(const struct skv_core *c, uint32_t pool, uint32_t page, u
 	return n;
 }
 
-/* Adds n pages to the counts or, if `add` is false, subtracts them. */
+/* Adds n pages to the counts of pages with owner word `o` or, if `add` is false, subtracts them. */
 static void count(struct skv_core *c, uint32_t pool, skv_owner o, uint32_t n, bool add)
 {
 	const enum skv_owner_kind kind = skv_owner_kind(o);
@@ -50,7 +51,7 @@ static void count(struct skv_core *c, uint32_t pool, skv_owner o, uint32_t n, bo
 		skv_write_seq(&c->state, skv_owner_value(o))->pages += delta;
 }
 
-/* Key by which a segment is found: the class of its longest run, and whether all of it is free. */
+/* A number that says in which sets a segment is: the class of its longest free run, and whether all pages are free. */
 static uint32_t found_by(const struct skv_segment_row *s, uint32_t pages)
 {
 	uint32_t class = s->free ? 32 - (uint32_t)__builtin_clz(s->longest) : 0;
@@ -58,7 +59,7 @@ static uint32_t found_by(const struct skv_segment_row *s, uint32_t pages)
 	return (class < SKV_RUN_CLASSES ? class : SKV_RUN_CLASSES) << 1 | (s->free == pages);
 }
 
-/* Counts n pages of the segment that became FREE or were taken. */
+/* Updates the counts of free pages and of the account's bytes for n pages that became FREE or, else, were taken. */
 static void count_free(struct skv_core *c, uint32_t pool, uint32_t segment, uint32_t n, bool is_free)
 {
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
@@ -69,7 +70,7 @@ static void count_free(struct skv_core *c, uint32_t pool, uint32_t segment, uint
 	p->empty -= s->free == p->pages_per_segment;
 	if (is_free) {
 		s->free += n;
-		s->longest = s->free; /* the freed pages may have joined other runs */
+		s->longest = s->free; /* an upper bound: the freed pages may have joined free runs next to them */
 		a->page_bytes[p->device] -= n * p->page_bytes;
 	} else {
 		s->free -= n;
@@ -93,7 +94,10 @@ void skv_pages_set(struct skv_core *c, uint32_t pool, uint32_t page, uint32_t n,
 		count_free(c, pool, page / skv_pool_row(&c->state, pool)->pages_per_segment, n, is_free);
 }
 
-/* Hands over the pages of one segment, from *page on; at the end *page is the next segment's first page. */
+/*
+ * Changes the owner of up to *n pages in the segment of *page, from *page on. True: the segment is done, and *page is
+ * the next segment's first page. False: *units are used up.
+ */
 static bool hand_over_of_segment(struct skv_core *c, uint32_t pool, skv_owner from, skv_owner to, uint64_t *n,
                                  uint32_t *page, uint32_t *units)
 {

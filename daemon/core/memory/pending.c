@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/memory/pending.c - pending segments: device memory, which is created outside the core.
+ * daemon/core/memory/pending.c - pending segments: device memory that is requested or being created outside the core.
  *
- * NONE → WANTED (a lease needs it) → STARTED (daemon/server/device.c creates it) → LIVE, or NONE again if that failed.
- * From WANTED on a segment counts as memory, so that limits hold for pending segments, too. A pool that ends cancels
- * its pending segments at once; a segment that arrives later is recognised by its serial and destroyed.
+ * A segment goes from NONE to WANTED (a lease needs it), to STARTED (daemon/server/device.c creates it), to LIVE, or
+ * back to NONE if creating it failed. A segment counts as memory as soon as it is WANTED, so that limits hold for
+ * pending segments, too. A pool that ends cancels its pending segments at once; if the memory of a cancelled segment
+ * arrives later, the segment's serial does not match, and the memory is destroyed.
  *
  * Leases wait until no segment that they need is pending; meanwhile no empty segment of the pool is withdrawn.
  */
@@ -26,7 +27,7 @@ void skv_segment_request(struct skv_core *c, uint32_t pool, uint32_t segment)
 	p->wanted++;
 }
 
-/* The segment is no longer pending. */
+/* Ends the pending state of a segment; its number can be used again. */
 static void leave(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
@@ -81,7 +82,7 @@ bool skv_core_next_pending(struct skv_core *c, struct skv_core_pending *ret)
 	return false;
 }
 
-/* Is the segment still pending? Serials are never reused, so another segment of the same number does not match. */
+/* Is the segment still pending? A later segment of the same number has another serial, since serials are not reused. */
 static bool awaited(const struct skv_core *c, const struct skv_core_pending *m)
 {
 	const struct skv_segment_row *row;

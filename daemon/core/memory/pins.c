@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/memory/pins.c - a list of the users for which the daemon holds memory now; it is short. */
+/* daemon/core/memory/pins.c - pins, in a short list: how many bytes the daemon holds now for each user. */
 #include "daemon/core/memory/pins.h"
 
 #include <errno.h>
@@ -10,10 +10,10 @@
 struct skv_pin {
 	struct skv_pin *next;
 	uid_t uid;
-	uint64_t bytes; /* not 0 */
+	uint64_t bytes; /* bytes pinned for this user; never 0 */
 };
 
-/* Where the user's pin is; NULL there: where a new one goes. */
+/* Returns the link to the user's pin in the list; without a pin, the list's last link, which is NULL. */
 static struct skv_pin **find(struct skv_pin **at, uid_t uid)
 {
 	while (*at && (*at)->uid != uid)
@@ -30,7 +30,10 @@ uint64_t skv_pinned(const struct skv_core *c, uid_t uid)
 	return p ? p->bytes : 0;
 }
 
-/* May the user have the bytes? Beyond its quota only if all its pins together do not exceed most_beyond. */
+/*
+ * May `bytes` more be pinned for the user? Pins may exceed the user's quota only as long as all pins of the user
+ * together are at most most_beyond bytes.
+ */
 static int allows(struct skv_core *c, uid_t uid, uint64_t bytes, uint64_t most_beyond)
 {
 	const uint32_t account = skv_account_get(c, uid);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Pools: one UID's pages of one size in one memory. A pool exists while a session or a sequence uses it.
+ * Pools: created, adopted after a restart, shrunk. A pool has the pages of one UID, of one size, in one memory. A pool
+ * exists while a session or a sequence uses it.
  */
 #include "daemon/core/memory/accounts.h"
 #include "daemon/core/memory/charge.h"
@@ -28,21 +29,26 @@ static uint64_t gcd(uint64_t a, uint64_t b)
 	return a;
 }
 
-#define SPANNED_PAGES 64u /* a segment that can do without two of its pages has more pages than this */
+#define SPANNED_PAGES 64u /* with more pages than this, a segment can afford to lose the space of two pages */
 
-/* Is a unit of whole pages and whole granules larger than a device's segment should be? */
+/*
+ * May a segment end within a page? That is so on a device if `unit`, the least common multiple of page and granule, is
+ * larger than `wanted`, the configured size of a segment, and if a segment has more than SPANNED_PAGES pages.
+ */
 static bool is_spanned(uint32_t device, uint64_t page_bytes, uint64_t unit, uint64_t wanted)
 {
 	return device != SKV_DEVICE_HOST && unit > wanted && wanted / page_bytes > SPANNED_PAGES;
 }
 
 /*
- * Sizes of a pool's segments: multiples both of pages and of granules, so that pages lie without gaps. Not more than
- * the configured size, so that a limit holds as many segments as the numbers say; but at least one such unit.
+ * Chooses the size of a pool's segments: a multiple of a unit, the least common multiple of page and granule, so that
+ * pages lie without gaps. A segment is at most the configured size, so that a limit in bytes holds as many segments as
+ * an administrator expects, but at least one unit.
  *
- * Granules of a device are large, and one unit of both may be far larger than a segment should be: 258 MiB for pages of
- * fp8 with 8 heads of 128. Then a segment has the configured size, and clients number pages across segments: what
- * begins in one segment and ends in the next is no page. So each segment has one page less than would fit.
+ * Granules of a device are large, and a unit may be far larger than the configured segment: 258 MiB for fp8 pages of 8
+ * KV heads with a head dim of 128. Where a unit is too large, a segment has the configured size, and pages are numbered
+ * on across segments: a page that would begin in one segment and end in the next is not used. So each segment has one
+ * page less than would fit into it.
  */
 static int pool_sizes(struct skv_core *c, uint32_t device, uint64_t page_bytes, struct skv_pool_row *p)
 {
@@ -87,7 +93,7 @@ static void local_free(struct skv_core *c, uint32_t device, struct skv_pool_loca
 	*l = (struct skv_pool_local){.fd = -1};
 }
 
-/* Makes memory for all segments, or room for the handle of each. An error of the core. */
+/* Makes the memfd for all segments of a pool or, on a device, an array for their handles. 0 or an error of the core. */
 static int local_memory(struct skv_core *c, const struct skv_pool_row *sizes, struct skv_pool_local *l)
 {
 	const struct skv_mem_ops *mem = c->memory[sizes->device].mem;
@@ -125,7 +131,7 @@ static int local_make(struct skv_core *c, const struct skv_pool_row *sizes, stru
 	return r;
 }
 
-/* Is it a memfd that can hold all of the pool's segments? */
+/* Is `fd` a memfd of exactly the size of all the pool's segments, sealed against shrinking and growing? */
 static bool is_memory_of(const struct skv_pool_row *p, int fd)
 {
 	const int seals = F_SEAL_SHRINK | F_SEAL_GROW;
@@ -227,14 +233,17 @@ int skv_pool_get(struct skv_core *c, uint32_t account, uint32_t device, uint64_t
 void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 {
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
-	/* keep one empty segment: else one would be created and destroyed in turn for a client at a segment's edge */
+	/*
+	 * A pool with sessions keeps one empty segment: else a client whose use goes up and down by a few pages could
+	 * make the pool create and destroy a segment again and again.
+	 */
 	uint32_t spare = p->sessions ? 1 : 0, account = p->account;
 	char kept[SKV_FDSTORE_NAME];
 
 	if (!p->sessions)
 		skv_pool_cancel_all(c, pool);
 	else if (p->pending)
-		return; /* leases that wait for pending segments need the empty ones too */
+		return; /* leases that wait for the pool's pending segments need its empty segments, too */
 	while (p->empty > spare)
 		skv_segment_withdraw(c, pool, skv_bitset_last(&c->pools[pool].empty));
 	if (p->sessions || p->sequences)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/memory/refs.c - which sequence refers to which shared pages: a row of bits for each sequence, a bit for
- * each page.
+ * daemon/core/memory/refs.c - references of sequences to shared pages: a row of bits for each sequence, with a bit for
+ * each page of the sequence's pool.
  *
- * A row is as long as the largest pool, has memory only where bits are set, and is freed with the sequence. The count
- * in a page's SHARED owner word is the number of rows in which its bit is set.
+ * A row of bits has room for the largest pool, takes memory only where bits were set, and is freed with the sequence.
+ * The count in a page's SHARED owner word is the number of sequences in whose rows the page's bit is set.
  */
 #include "daemon/core/memory/pages.h"
 #include "daemon/core/memory/refs.h"
@@ -13,7 +13,7 @@
 #include <sys/mman.h>
 
 #define BITS SKV_REF_BITS
-#define WORDS_A_UNIT 8u /* words without bits */
+#define WORDS_A_UNIT 8u /* number of words without set bits that are searched for one unit of work */
 
 static const uint64_t *word_of(const struct skv_core *c, uint32_t seq, uint32_t page)
 {
@@ -27,7 +27,7 @@ static uint64_t *write_word_of(struct skv_core *c, uint32_t seq, uint32_t page)
 	return skv_undo_save(&c->state, word_of(c, seq, page), sizeof(uint64_t));
 }
 
-/* The sequence's pool has no page of this or a higher number. */
+/* End of the page numbers in the sequence's pool: the pool has only pages below this number. */
 static uint32_t pages_end(const struct skv_core *c, uint32_t seq)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, skv_seq_row(&c->state, seq)->pool);
@@ -70,8 +70,8 @@ void skv_ref_drop(struct skv_core *c, uint32_t seq, uint32_t page)
 }
 
 /*
- * Moves *at to the first page from there on to which the sequence refers, or to SKV_NO_INDEX. False: no units were
- * left.
+ * Moves *at to the first page at or after *at to which the sequence refers; SKV_NO_INDEX: there is none. False: *units
+ * were used up before the page was found.
  */
 static bool find(const struct skv_core *c, uint32_t seq, uint32_t *at, uint32_t *units)
 {
@@ -113,7 +113,7 @@ void skv_refs_free(struct skv_core *c, uint32_t seq)
 {
 	struct skv_seq_row *q = skv_write_seq(&c->state, seq);
 
-	/* punches a hole into the state's memfd; if that fails, only zeros remain */
+	/* punches a hole into the state memfd; if that fails, memory stays allocated, but it contains only zeros */
 	if (q->referred)
 		(void)madvise((void *)(uintptr_t)word_of(c, seq, 0),
 		              skv_ref_words(&c->state.header->geometry) * sizeof(uint64_t), MADV_REMOVE);

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/memory/segments.c - the memory of a pool, which comes and goes in segments.
+ * daemon/core/memory/segments.c - a pool gets and gives back memory in segments.
  *
- * NONE → LIVE → NONE, or LEAVING while the number cannot be reused yet. A segment of host memory is a range of the
- * pool's memfd, and LEAVING until its memory has been given back. A segment of a device has its own memory, which is
- * destroyed when LEAVING begins; then the clients that were told of it have to acknowledge its end (announce.c). Device
- * segments are created outside the core and are pending first (pending.c).
+ * The state of a segment goes from NONE to LIVE and back to NONE, with LEAVING between LIVE and NONE while its number
+ * cannot be reused yet. A segment of host memory is a range of the pool's memfd, and is LEAVING until its memory has
+ * been freed. A segment of a device has memory of its own, which is destroyed when LEAVING begins; the segment stays
+ * LEAVING until the clients that were told of it have acknowledged its end (announce.c). Device segments are created
+ * outside the core and are pending before they are LIVE (pending.c).
  */
 #include "daemon/core/memory/announce.h"
 #include "daemon/core/memory/memory.h"
@@ -22,9 +23,9 @@ void skv_segment_uncharge(struct skv_core *c, uint32_t pool)
 	skv_write_header(&c->state)->segment_bytes[p->device] -= p->segment_bytes;
 }
 
-#define SWEEP_RANGES 1024u /* in one sweep */
+#define SWEEP_RANGES 1024u /* number of ranges of a memfd that one sweep frees, at most */
 
-/* Gives the segment's memory back. True: it is gone, and the number can be reused. */
+/* Frees the segment's memory. True: the memory is gone, and the segment's number can be reused at once. */
 static bool withdraw_memory(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -51,7 +52,7 @@ static bool withdraw_memory(struct skv_core *c, uint32_t pool, uint32_t segment)
 	return s->waiting == 0;
 }
 
-/* The segment's memory is gone, and its number can be reused. */
+/* Ends LEAVING: the segment's memory is gone, and its number can be reused. */
 static void left(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	skv_write_pool(&c->state, pool)->leaving -= skv_pool_is_whole(c, pool);
@@ -81,7 +82,7 @@ void skv_core_segment_discarded(struct skv_core *c, const struct skv_mem_range *
 	const struct skv_pool_row *p = skv_pool_row(&c->state, range->pool);
 	const struct skv_segment_row *s;
 
-	/* the range may have been another pool's; serials are never reused, so a successor does not match */
+	/* the range may be of a pool that is gone; its successor in the row does not match: serials are never reused */
 	if (p->row.live && p->sweeping && p->sweep_serial == range->serial)
 		skv_write_pool(&c->state, range->pool)->sweeping--;
 	if (!p->row.live || range->segment >= p->high)
@@ -103,7 +104,7 @@ void skv_segments_resume(struct skv_core *c, uint32_t pool)
 			left(c, pool, s);
 }
 
-/* Moves *first to the next number that is not LIVE. Returns how many such numbers are adjacent from there on. */
+/* Moves *first to the next segment that is not LIVE. Returns the length of the run of segments that are not LIVE. */
 static uint32_t without_memory(const struct skv_core *c, uint32_t pool, uint32_t *first)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -142,20 +143,20 @@ void skv_segments_sweep(struct skv_core *c, uint32_t pool)
 	}
 }
 
-/* Do `bytes` more fit under the limit of all pools of a memory? */
+/* Do `bytes` more of segments fit under the limit that all pools of a memory share? */
 static bool fits(const struct skv_core *c, uint32_t device, uint64_t bytes)
 {
 	return c->state.header->segment_bytes[device] + bytes <= c->memory[device].limits.pool_bytes;
 }
 
-/* Withdraws empty segments of other pools in the same memory until a segment for this pool fits. */
+/* Withdraws empty segments of other pools in the same memory until a segment for pool for_pool fits the limit. */
 static bool reclaim(struct skv_core *c, uint32_t for_pool)
 {
 	const struct skv_pool_row *to = skv_pool_row(&c->state, for_pool);
 
 	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-		/* leases wait for pending segments and need the empty ones */
+		/* takes none from a pool with pending segments: leases that wait for these need its empty ones, too */
 		bool from = pool != for_pool && p->device == to->device && !p->pending;
 
 		while (from && p->empty && !fits(c, to->device, to->segment_bytes))
@@ -164,7 +165,7 @@ static bool reclaim(struct skv_core *c, uint32_t for_pool)
 	return fits(c, to->device, to->segment_bytes);
 }
 
-/* The lowest number that can be used. */
+/* Finds the lowest segment number that can be used. */
 static int find_number(struct skv_core *c, uint32_t pool, uint32_t *ret)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -219,13 +220,13 @@ static int segment_make(struct skv_core *c, uint32_t pool, bool reclaiming)
 	return 0;
 }
 
-/* Pages that are FREE, or will be when pending segments have been created. */
+/* Number of the pool's pages that are FREE, or will be FREE when pending segments have been created. */
 static uint64_t coming(const struct skv_pool_row *p)
 {
 	return p->count[SKV_OWNER_FREE] + (uint64_t)p->pending * p->pages_per_segment;
 }
 
-/* Withdraws or cancels segments that were made or requested after `serial`; they are empty or WANTED. */
+/* Takes back what a failed skv_pool_grow() has done: withdraws or cancels the segments with serials above `serial`. */
 static void undo_since(struct skv_core *c, uint32_t pool, uint64_t serial)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -242,10 +243,6 @@ static void undo_since(struct skv_core *c, uint32_t pool, uint64_t serial)
 	}
 }
 
-/*
- * Grows the pool to at least `least` pages that are FREE or pending, or changes nothing; to about `want` pages if that
- * takes no other pool's memory.
- */
 int skv_pool_grow(struct skv_core *c, uint32_t pool, uint64_t least, uint64_t want)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);

@@ -5,21 +5,25 @@
 
 #include "daemon/core/state/core-priv.h"
 
-/* Pages that are FREE or could become so, with the memory that is left and the empty segments of other pools. */
+/* Number of pages that are FREE, or would be if the pool took all memory that is left and others' empty segments. */
 uint64_t skv_pool_room(const struct skv_core *, uint32_t pool);
+/*
+ * Creates or requests segments until at least `least` pages are FREE or pending, or changes nothing. Grows the pool
+ * further, to about `want` pages, if that takes no segment from another pool. 0, E_NOSPC, E_BACKLOG.
+ */
 int skv_pool_grow(struct skv_core *, uint32_t pool, uint64_t least, uint64_t want);
 /* The segment has memory now: it becomes LIVE and its pages FREE. */
 void skv_segment_arrive(struct skv_core *, uint32_t pool, uint32_t segment);
 /* Withdraws an empty segment. */
 void skv_segment_withdraw(struct skv_core *, uint32_t pool, uint32_t segment);
 /*
- * Gives back memory of a pool's memfd where it has no segment; for a pool without sessions. Until that is complete the
+ * Frees the memory of a pool's memfd where it has no segment; for a pool without sessions. Until that is complete the
  * pool gets no segment.
  */
 void skv_segments_sweep(struct skv_core *, uint32_t pool);
-/* After the death of a process: cancels pending segments, and gives back again what was being given back. */
+/* After a restart: cancels pending segments, and withdraws again the segments that were LEAVING. */
 void skv_segments_resume(struct skv_core *, uint32_t pool);
-/* The segment's memory no longer counts as memory of pools. */
+/* Subtracts the bytes of one of the pool's segments from the bytes of all segments of that memory. */
 void skv_segment_uncharge(struct skv_core *, uint32_t pool);
 
 #endif

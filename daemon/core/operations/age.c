@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/operations/age.c - sequences without a holder make room, the least recently used first.
- * Held sequences stay.
+ * daemon/core/operations/age.c - parks or drops sequences without a holder to make room, the least recently used first.
+ * Held sequences stay in memory.
  *
- * By age: parked after park-after, dropped after sequence-ttl. Under pressure: when a memory is used up and a user that
- * has less than its share asks for more, the sequences of users with more than their share are dropped. A share is the
- * memory divided by the number of users that have pages there, including the one that asks. So a user that is alone, or
- * within its share, loses nothing to another.
+ * By age: a sequence is parked when it has had no holder for park-after, and dropped when it has had none for
+ * sequence-ttl. Under pressure: when a memory is used up and a user with less than its share asks for more, sequences
+ * of users with more than their share are dropped. A share is the memory divided by the number of users that have pages
+ * there, including the user that asks. So a user that is alone, or within its share, loses nothing to another user.
  *
- * Where sequences can be parked, they are parked under pressure instead of dropped. A user's own sequences then make
- * room as well, also within its quota. Only if parking fails are sequences dropped as where parking is off.
+ * Where parking is on, sequences are parked under pressure instead of dropped, and a user's own sequences are parked,
+ * too, when the user's quota or the memory is used up. If parking fails, sequences are dropped as where parking is off.
  *
- * Sealed prefixes follow the same order, but they can be computed again: a prefix that cannot be parked is dropped.
- * Prefixes leave a quarter of their user's quotas, of memory and of sequences, to the user's other work, because a new
- * sequence does not wait until a prefix is gone. Beyond that the oldest prefix is parked, one at a time; if the disk is
- * too slow for that and half of the quarter is used up, it is dropped. A new sequence is not refused because of the
- * number of prefixes either: those beyond the quota are removed at the next tick.
+ * Sealed prefixes make room in the same order, but they can be computed again: a prefix that cannot be parked is
+ * dropped. Prefixes must leave a quarter of their user's quotas, of memory and of sequences, to the user's other work,
+ * because a new sequence does not wait until a prefix is gone. If prefixes leave less than a quarter, the oldest prefix
+ * is parked, one at a time. If prefixes leave less than an eighth, because the disk is too slow, the oldest prefix is
+ * dropped instead. A new sequence is not refused because of the number of prefixes: prefixes beyond the quota are
+ * removed at the next tick.
  */
 #include "daemon/core/memory/charge.h"
 #include "daemon/core/sequences/idle.h"
@@ -28,8 +29,9 @@
 #include "daemon/core/operations/turns.h"
 
 #define PARK_AGAIN_NS UINT64_C(10000000000) /* time until sequences are retried after parking failed */
-#define ROW_UNITS 30u /* a row, including saving it for undo, since it changes */
+#define ROW_UNITS 30u /* cost of a row in units of work, including saving the row to the undo log */
 
+/* A user's share of a memory: its bytes divided by the number of users that have pages there or are `asking`. */
 static uint64_t part_of(const struct skv_core *c, uint32_t device, uint32_t asking)
 {
 	uint32_t users = 0;
@@ -39,7 +41,10 @@ static uint64_t part_of(const struct skv_core *c, uint32_t device, uint32_t aski
 	return c->memory[device].limits.pool_bytes / (users ? users : 1);
 }
 
-/* A sequence of a tensor-parallel rank is idle only if no rank of the group is held. */
+/*
+ * Is this a named sequence without a holder that no fork of a prefix uses? A tensor-parallel rank's sequence is idle
+ * only if no rank of its group is held.
+ */
 static bool is_idle(const struct skv_core *c, uint32_t seq)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
@@ -53,20 +58,18 @@ static bool is_there(const struct skv_core *c, const struct skv_seq_row *q, uint
 	return skv_pool_row(&c->state, q->pool)->device == device;
 }
 
-/* A sealed prefix whose pages are being read: it stays until the reader ends. */
+/* Is this a sealed prefix whose pages are being read? Such a prefix stays in memory until the reader ends. */
 static bool is_read(const struct skv_core *c, uint32_t seq)
 {
 	return skv_is_prefix(skv_seq_row(&c->state, seq)) &&
 	       (c->seqs[seq].parking == SKV_PARK_STARTED || c->seqs[seq].parking == SKV_PARK_READ);
 }
 
-/*
- * Whose sequences may make room: those of all users that have more than `part` of the memory, or of one account alone.
- */
+/* Which users' sequences may make room: users with more than `part` bytes in the memory, or one account alone. */
 struct whose {
 	uint32_t device;
 	uint64_t part;
-	uint32_t account; /* SKV_NO_INDEX: any */
+	uint32_t account; /* SKV_NO_INDEX: any account */
 };
 
 static bool may_go(const struct skv_core *c, uint32_t seq, uint32_t device)
@@ -75,8 +78,8 @@ static bool may_go(const struct skv_core *c, uint32_t seq, uint32_t device)
 }
 
 /*
- * Of the account's sequences in that memory, the one that has been without a holder longest. `parkable`: only sequences
- * with pages that are prefixes (dropped if need be), or that can be parked and whose parking has not failed.
+ * The least recently used of the account's idle sequences in that memory. `parkable`: considers only sequences with
+ * pages that are sealed prefixes (which can be dropped), or whose parking is possible and has not failed.
  */
 static uint32_t oldest_of(const struct skv_core *c, uint32_t account, uint32_t device, bool parkable)
 {
@@ -93,14 +96,14 @@ static uint32_t oldest_of(const struct skv_core *c, uint32_t account, uint32_t d
 	return i;
 }
 
-/* May the account lose a sequence? */
+/* May the account lose a sequence, so that others get room? */
 static bool loses(const struct skv_core *c, uint32_t account, const struct whose *w)
 {
 	return (w->account == SKV_NO_INDEX || w->account == account) &&
 	       skv_account_row(&c->state, account)->page_bytes[w->device] > w->part;
 }
 
-/* The oldest of all users that may lose one. */
+/* The least recently used sequence of all users that may lose a sequence. */
 static uint32_t oldest(const struct skv_core *c, const struct whose *w, bool parkable)
 {
 	uint32_t found = SKV_NO_INDEX;
@@ -134,7 +137,7 @@ static bool is_parking(const struct skv_core *c, const struct whose *w)
 	return false;
 }
 
-/* Does a reader keep the memory of one of these? If so, tells the reader to end soon: the memory comes free then. */
+/* Is a prefix of one of these users being read? If so, tells the reader to end soon: then the memory can come free. */
 static bool is_read_out(struct skv_core *c, const struct whose *w)
 {
 	bool any = false;
@@ -146,7 +149,7 @@ static bool is_read_out(struct skv_core *c, const struct whose *w)
 	return any;
 }
 
-/* Has the sequence parked. A prefix that cannot be parked is dropped. False: no memory for that. */
+/* Queues the sequence to be parked. A prefix that cannot be parked is dropped. False: out of memory for dropping it. */
 static bool leave(struct skv_core *c, uint32_t seq)
 {
 	if (skv_is_prefix(skv_seq_row(&c->state, seq)) && (!c->parks || c->seqs[seq].parking == SKV_PARK_FAILED))
@@ -155,7 +158,7 @@ static bool leave(struct skv_core *c, uint32_t seq)
 	return true;
 }
 
-/* Has one of these parked (or a prefix dropped), unless one is being parked already. False: there is none. */
+/* Queues one of these users' sequences to be parked, unless one is queued already. False: there is none to park. */
 static bool park(struct skv_core *c, const struct whose *w)
 {
 	uint32_t seq;
@@ -174,7 +177,7 @@ bool skv_age_make_own_room(struct skv_core *c, uint32_t pool)
 	return park(c, &own) || is_read_out(c, &own);
 }
 
-/* Would segments for `pages` more pages fit, counting free and pending pages? */
+/* Do segments for `pages` free pages fit under the memory's limit, with the pages that are free or pending already? */
 static bool has_room(const struct skv_core *c, const struct skv_pool_row *p, uint64_t pages)
 {
 	const uint64_t coming = p->count[SKV_OWNER_FREE] + (uint64_t)p->pending * p->pages_per_segment;
@@ -185,7 +188,7 @@ static bool has_room(const struct skv_core *c, const struct skv_pool_row *p, uin
 	       c->memory[p->device].limits.pool_bytes;
 }
 
-/* The sequence still exists: it is dropped in turns. */
+/* Calls the callback for a sequence that begins to be dropped; its row still exists. */
 static void tell_dropped(const struct skv_core *c, uint32_t seq, bool for_room)
 {
 	if (c->dropped_cb)
@@ -202,7 +205,7 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 	uint32_t seq;
 
 	if (has_room(c, p, pages))
-		return false; /* the lease is refused for another reason */
+		return false; /* the memory has room: the lease is refused for another reason */
 	if (skv_task_frees(c, p->device))
 		return true;
 	if ((!has_part && park(c, &others)) || park(c, &own))
@@ -215,7 +218,7 @@ bool skv_age_make_room(struct skv_core *c, uint32_t pool, uint64_t pages)
 	return true;
 }
 
-/* Is it a prefix, in host memory or anywhere, that may make room? */
+/* Is this a sealed prefix that may make room? `anywhere` false: only if its pages are in host memory. */
 static bool is_prefix_to_go(const struct skv_core *c, uint32_t seq, bool anywhere)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
@@ -265,7 +268,7 @@ void skv_core_on_dropped(struct skv_core *c, void (*cb)(void *, uid_t, bool for_
 	c->dropped_data = userdata;
 }
 
-/* Ages a sequence without a holder. False: out of memory for dropping it. */
+/* Parks or drops a sequence if it has had no holder for long enough. False: out of memory for dropping it. */
 static bool age(struct skv_core *c, uint32_t seq, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
@@ -284,7 +287,7 @@ static bool age(struct skv_core *c, uint32_t seq, uint64_t now_ns, uint64_t park
 	return true;
 }
 
-/* Continues with the accounts, then with the sequences. False: no units are left. */
+/* Continues a pass over all accounts, then over all sequences. False: *units are used up before the end. */
 static bool sweep(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_t ttl_ns, uint32_t *units)
 {
 	struct skv_aging *a = &c->aging;
@@ -301,7 +304,7 @@ static bool sweep(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_
 		if (a->forgets && c->seqs[a->seq].parking == SKV_PARK_FAILED)
 			skv_park_set(c, a->seq, SKV_PARK_NOT);
 		if (is_idle(c, a->seq) && !is_read(c, a->seq) && !age(c, a->seq, now_ns, park_ns, ttl_ns))
-			return true; /* a later pass retries */
+			return true; /* out of memory: ends this pass, and a later one retries the sequence */
 	}
 	return true;
 }
@@ -311,7 +314,7 @@ bool skv_core_age(struct skv_core *c, uint64_t now_ns, uint64_t park_ns, uint64_
 	struct skv_aging *a = &c->aging;
 
 	if (!a->begun) {
-		/* sequences whose parking failed are retried after a while */
+		/* this pass retries sequences whose parking failed, if the last failure is long enough ago */
 		*a = (struct skv_aging){.begun = true};
 		a->forgets = c->park_failed_ns && now_ns - c->park_failed_ns >= PARK_AGAIN_NS;
 		if (a->forgets)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Clients: connections, each charged to the account of its UID. The sessions of a client end with it. */
+/*
+ * Clients: added and fenced. A client is one connection, and counts in the account of its UID. The sessions of a client
+ * end with the client.
+ */
 #include "daemon/core/memory/accounts.h"
 #include "daemon/core/state/fdstore.h"
 #include "daemon/core/state/refuse.h"

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/operations/detach.c - a sequence loses its holder.
+ * daemon/core/operations/detach.c - detaches a sequence from its holder.
  *
- * A named sequence is recovered to its last commit, its tables are checked, the pages that they name become its own,
- * and references that they do not name are dropped. An anonymous sequence is removed. The work grows with the number of
- * tokens, so it is done in turns, and its progress is in struct skv_detach and in the owner words: a page is LEASE(old
- * holder) until it is SEQ(sequence). Until the end the sequence is held by its old holder.
+ * A named sequence is recovered to its last commit and its tables are checked. The private pages that the tables name
+ * become the sequence's own, and references to pages that the tables do not name are dropped. An anonymous sequence is
+ * removed. The work grows with the number of tokens, so it is done in turns. The progress of a detach is in struct
+ * skv_detach and in the owner words: a page is LEASE(old holder) until it is SEQ(sequence). Until the end the sequence
+ * is held by its old holder.
  *
- * Each detach has its own marks, since several clients may die at a time.
+ * Each detach has an array of marks of its own, since several clients may die at the same time.
  */
 #include "daemon/core/operations/detach.h"
 
@@ -56,7 +57,7 @@ static void enter(struct skv_core *c, struct skv_detach *s, int phase)
 		skv_walk_begin(c, seq, s->walk.own, s->walk.marks, &s->walk);
 }
 
-/* Runs one phase, as far as it goes. SKV_DONE: the phase is complete. */
+/* Works on the current phase as far as *units go. SKV_DONE: the phase is complete. */
 static enum skv_progress run(struct skv_core *c, struct skv_detach *s, uint32_t *units)
 {
 	const struct skv_seq_local *l = &c->seqs[s->walk.seq];

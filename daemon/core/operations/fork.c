@@ -2,10 +2,11 @@
 /*
  * daemon/core/operations/fork.c - forks a sequence.
  *
- * The parent's tables are checked. Then both sequences get references to all pages that the tables name, and the
- * parent's entries become SHARED. Then the child's memory becomes a copy of the parent's, with a commit of the tokens
- * that the child is to have. Everything that can be refused comes before pages are shared. The work grows with the
- * number of tokens, so it is done in turns; a client that writes to the parent meanwhile harms only its own data.
+ * First the parent's tables are checked. Then both sequences get references to all pages that the tables name, and the
+ * parent's table entries become SHARED. Last the parent's memory is copied to the child's memory, and the child gets a
+ * commit of as many tokens as it is to have. Quotas and names are checked before any page is shared. The work grows
+ * with the number of tokens, so it is done in turns; a client that writes to the parent meanwhile harms only its own
+ * data.
  */
 #include "daemon/core/operations/fork.h"
 
@@ -51,7 +52,9 @@ void skv_fork_end(struct skv_fork *f)
 	f->keys = NULL;
 }
 
-/* The fork fails: `phase` removes what exists of it; if nothing exists, the caller ends the fork. */
+/*
+ * Makes the fork fail: `phase` removes the corrupt parent or the child. If there is no child, the caller ends the fork.
+ */
 static enum skv_progress give_up(struct skv_core *c, struct skv_fork *f, int result, int phase)
 {
 	f->result = result;
@@ -61,7 +64,7 @@ static enum skv_progress give_up(struct skv_core *c, struct skv_fork *f, int res
 	return SKV_GOES_ON;
 }
 
-/* The parent is checked: creates the child, unless it is refused. SKV_DONE: it was refused. */
+/* Creates the child, after the parent was checked. SKV_DONE: the fork was refused, and there is no child. */
 static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, f->walk.seq);
@@ -84,7 +87,7 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 		(void)give_up(c, f, r, SKV_FORK_DROP_CHILD);
 		return SKV_DONE;
 	}
-	/* charges the expected size, so that two forks are not given the same room */
+	/* charges the expected size before it is taken, so that two forks do not rely on the same room */
 	skv_charge(c, q->account, &skv_write_seq(&c->state, f->child)->bytes, bytes);
 	skv_write_seq(&c->state, f->child)->copied = q->bytes;
 	skv_write_account(&c->state, q->account)->copied_bytes += q->bytes;
@@ -97,7 +100,7 @@ static enum skv_progress make_child(struct skv_core *c, struct skv_fork *f)
 	return SKV_GOES_ON;
 }
 
-/* The cgroup has no room left: other users took it in the meantime. */
+/* Makes the fork fail because the cgroup has no room left: others took the room since the fork was allowed. */
 static enum skv_progress crowded_out(struct skv_core *c, struct skv_fork *f)
 {
 	return give_up(c, f,
@@ -107,7 +110,7 @@ static enum skv_progress crowded_out(struct skv_core *c, struct skv_fork *f)
 	               SKV_FORK_DROP_CHILD);
 }
 
-/* The parent's pages may be shared already, without another sequence. */
+/* Makes the fork fail for lack of memory. Pages of the parent may then be SHARED with the parent as the only user. */
 static enum skv_progress no_memory(struct skv_core *c, struct skv_fork *f, int error)
 {
 	const int r = skv_core_refuse_system(c, error, "memory for a sequence");
@@ -116,7 +119,9 @@ static enum skv_progress no_memory(struct skv_core *c, struct skv_fork *f, int e
 	return f->child == SKV_NO_INDEX ? SKV_DONE : SKV_GOES_ON;
 }
 
-/* Makes a sealed prefix findable. Another one with the same tokens may have been sealed meanwhile. */
+/*
+ * Enters a new sealed prefix into the index. The fork fails if another prefix of the same tokens was sealed meanwhile.
+ */
 static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
 {
 	struct skv_seq_row *q = skv_write_seq(&c->state, f->child);
@@ -128,7 +133,7 @@ static enum skv_progress seal(struct skv_core *c, struct skv_fork *f)
 	if (skv_prefixes_add(c, f->child, f->keys, f->n_keys) < 0)
 		return no_memory(c, f, -ENOMEM);
 	skv_prefix_name(&f->keys[f->n_keys - 1], q->name);
-	f->keys = NULL; /* the index has them now */
+	f->keys = NULL; /* the index owns the keys now */
 	skv_names_add(c, f->child);
 	q->used = ++skv_write_header(&c->state)->uses;
 	skv_idle_update(c, f->child);
@@ -143,7 +148,7 @@ static enum skv_progress finish(struct skv_core *c, struct skv_fork *f)
 	return f->keys ? seal(c, f) : SKV_DONE;
 }
 
-/* Copies entries and token ids; then the child's first commit says that the tokens came as a prompt. */
+/* Copies table entries and token ids; then writes the child's first commit, as if its tokens had come as a prompt. */
 static enum skv_progress copy_prefix(struct skv_core *c, struct skv_fork *f, uint32_t *units)
 {
 	const struct skv_seq_local *child = &c->seqs[f->child];
@@ -163,7 +168,7 @@ static enum skv_progress copy_prefix(struct skv_core *c, struct skv_fork *f, uin
 	return SKV_GOES_ON;
 }
 
-/* Runs one phase, as far as it goes. SKV_DONE: the fork has ended. */
+/* Works on the current phase as far as *units go. SKV_DONE: the fork has ended. */
 static enum skv_progress run(struct skv_core *c, struct skv_fork *f, uint32_t *units)
 {
 	const struct skv_seq_local *parent = &c->seqs[f->walk.seq];

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/operations/joint.h - sequences whose tensor-parallel ranks commit together (common/seqmem.h, 10). */
+/* daemon/core/operations/joint.h - sequences whose tensor-parallel ranks commit together (common/seqmem.h, rule 10). */
 #ifndef SKV_CORE_JOINT_H
 #define SKV_CORE_JOINT_H
 
@@ -7,13 +7,13 @@
 #include "daemon/core/state/core-priv.h"
 
 /*
- * The sequence loses its holder: takes its last commit back if not all ranks have made it. `gone`: because its client
- * has ended; the result may then be SKV_WAITS: another rank, which is still held, may still make the commit. A client
- * that lives and releases the sequence does not wait: the other ranks count as they are.
+ * Takes back the last commit of a sequence that loses its holder, unless all ranks have made the commit. `gone`: the
+ * client that held the sequence has ended; then the result may be SKV_WAITS, because a rank whose client lives may
+ * still make the commit. If a live client releases the sequence, the call does not wait for ranks that are behind.
  */
 enum skv_progress skv_joint_settle(struct skv_core *, uint32_t seq, bool gone);
 
-/* Does a client hold another rank of the sequence's group? */
+/* Does a client hold a sequence of another rank of this sequence's tensor-parallel group? */
 bool skv_joint_held(const struct skv_core *, uint32_t seq);
 
 #endif

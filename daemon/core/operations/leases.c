@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Leases: free pages of a pool given to a client in bulk, and taken back.
+ * Leases: gives free pages of a pool to clients and sequences in bulk, and takes pages back.
  *
- * Pages are taken from the lowest segments first, so that the highest ones become empty and can be withdrawn. Within
- * that, long runs are taken before short ones: the first pass takes runs that hold all that is wanted, or 32 pages;
- * each further pass takes runs of half that length. Segments are found by their longest run, so a segment without a
- * suitable run is not searched, at least not twice in vain.
+ * A lease takes long runs before short runs: the first pass over the segments takes runs that hold all wanted pages or
+ * at least 32 pages, and each further pass takes runs of half that length. Each pass begins at the lowest segment, so
+ * that the highest segments become empty and can be withdrawn. Segments are found by an upper bound of their longest
+ * free run. A search corrects the bound, so a segment without a run that is long enough is searched in vain only once.
  */
 #include "daemon/core/memory/charge.h"
 #include "daemon/core/memory/pages.h"
@@ -29,7 +29,7 @@ struct taking {
 	uint32_t n, max;
 };
 
-/* Number of FREE pages from `page` on, up to `end` and to what is still wanted. */
+/* Length of the run of FREE pages that begins at `page`, limited by `end` and by the number of pages still wanted. */
 static uint32_t free_run(const struct taking *t, uint32_t page, uint32_t end)
 {
 	const skv_owner *word = skv_owner_word(&t->core->state, t->pool, page);
@@ -40,7 +40,7 @@ static uint32_t free_run(const struct taking *t, uint32_t page, uint32_t end)
 	return n;
 }
 
-/* Adds a run, or extends the last one. False: there is no room for it. */
+/* Takes n pages: adds a run to the result or extends its last run. False: the result has no room for another run. */
 static bool add_run(struct taking *t, uint32_t page, uint32_t n)
 {
 	struct skv_wire_run *last = t->n ? &t->runs[t->n - 1] : NULL;
@@ -56,7 +56,10 @@ static bool add_run(struct taking *t, uint32_t page, uint32_t n)
 	return true;
 }
 
-/* False: there is no room for another run. *ret_longest: longest run that is left, if the whole range was searched. */
+/*
+ * Takes FREE runs of at least `shortest` pages from the pages first … end - 1. *ret_longest: the longest run that was
+ * not taken; written only if the whole range was searched. False: the result has no room for another run.
+ */
 static bool take_from(struct taking *t, uint32_t first, uint32_t end, uint32_t shortest, uint32_t *ret_longest)
 {
 	uint32_t longest = 0;
@@ -76,7 +79,7 @@ static bool take_from(struct taking *t, uint32_t first, uint32_t end, uint32_t s
 	return true;
 }
 
-/* Takes runs of at least 2^class pages, or all that is wanted, and corrects each segment's longest run. */
+/* Takes runs of at least 2^class pages, or of all wanted pages, and corrects `longest` of each segment searched. */
 static void take(struct taking *t, uint32_t class)
 {
 	const struct skv_pool_row *p = skv_pool_row(&t->core->state, t->pool);
@@ -93,7 +96,7 @@ static void take(struct taking *t, uint32_t class)
 	}
 }
 
-/* The smallest class whose runs hold all that is wanted, or the last class. */
+/* The smallest class of runs that hold `want` pages, or the last class. */
 static uint32_t class_of(uint64_t want)
 {
 	uint32_t class = 0;
@@ -110,7 +113,7 @@ static int by_first(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Sorts the runs and joins adjacent ones. */
+/* Sorts the runs and joins adjacent runs. Returns the number of runs. */
 static uint32_t tidy_runs(struct skv_wire_run *runs, uint32_t n)
 {
 	uint32_t to = 0;
@@ -125,7 +128,7 @@ static uint32_t tidy_runs(struct skv_wire_run *runs, uint32_t n)
 	return to;
 }
 
-/* Pages for which the account's quota has room, or an error. *ret_quota: in bytes. */
+/* *ret_quota: the account's quota in bytes; *ret_room: number of pages for which the quota has room. 0 or an error. */
 static int quota_room(struct skv_core *c, const struct skv_pool_row *p, uint64_t *ret_quota, uint64_t *ret_room)
 {
 	int r = p->device == SKV_DEVICE_HOST ? 0 : skv_charge_allows(c, p->account, 0);
@@ -147,7 +150,7 @@ int skv_core_lease_room(struct skv_core *c, uint32_t client_id, uint32_t session
 		return r;
 	pool = skv_session_row(&c->state, session)->pool;
 	pages = skv_pool_room(c, pool);
-	(void)quota_room(c, skv_pool_row(&c->state, pool), &quota, &room); /* an error means no room */
+	(void)quota_room(c, skv_pool_row(&c->state, pool), &quota, &room); /* on an error, room is 0 */
 	*ret_pages = room < pages ? room : pages;
 	return 0;
 }
@@ -229,8 +232,8 @@ int skv_core_lease_rest(struct skv_core *c, uint32_t client, uint32_t session, u
 }
 
 /*
- * Changes the owner word of the runs' pages from `from` to `to`, up to the first page that is not `from`, or *limit
- * pages. True if there was no such page; *limit is the number of pages changed.
+ * Changes the owner word of the runs' pages from `from` to `to`, until *limit pages are changed or a page has another
+ * owner than `from`. False: there was such a page. *limit becomes the number of pages changed.
  */
 static bool set_runs(struct skv_core *c, uint32_t pool, const struct skv_wire_run *runs, uint32_t n,
                      skv_owner from, skv_owner to, uint64_t *limit)
@@ -279,7 +282,7 @@ int skv_core_lease_put(struct skv_core *c, uint32_t client_id, uint32_t session_
 	pool = skv_session_row(&c->state, session)->pool;
 	lease = skv_owner_make(SKV_OWNER_LEASE, client);
 	if (!set_runs(c, pool, runs, n, lease, 0, &done)) {
-		/* pages freed before the bad page, each once, go back on lease */
+		/* the pages that were freed before the invalid page was found go back on lease */
 		set_runs(c, pool, runs, n, 0, lease, &done);
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
 		                  "a page given back is not on lease to this client, or named twice");

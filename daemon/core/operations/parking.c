@@ -1,13 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/operations/parking.c - moves sequences to files and back.
+ * daemon/core/operations/parking.c - the core's part of moving sequences to files and back.
  *
- * The core decides which (age.c), and says where their pages are and which pages they may name; it moves no bytes.
- * While a sequence is being written it remains usable: a client may attach it, and the file is then discarded. So
- * parking never delays a client, and only a sequence that is complete in a file is removed from memory.
+ * The core decides which sequences are parked (age.c), says where their pages are and lists the pages that they name;
+ * disk workers move the bytes. While a sequence is being written to a file it remains usable: a client may attach it,
+ * and the file is then discarded. So parking never delays a client. A sequence is removed from memory only when it is
+ * complete in a file.
  *
- * A sequence that comes back has neither name nor holder until all of it is in memory, so it cannot be found before. If
- * the daemon dies meanwhile, the next one removes its row, like that of a sequence that was being dropped.
+ * A sequence that is read from a file has neither name nor holder until all of it is in memory, so it cannot be found
+ * before. If the daemon dies meanwhile, the next daemon removes the row, like that of a sequence that was being
+ * dropped.
  */
 #include "daemon/core/memory/accounts.h"
 #include "daemon/core/memory/charge.h"
@@ -31,11 +33,11 @@
 #include <unistd.h>
 
 /*
- * limit of a list's memory, as a multiple of the sequence's: a page of table entries lies in at most three pages of the
- * list
+ * Limit of a list's memory, as a multiple of the memory that the sequence takes. The entries of one 4 KiB page of a
+ * table lie in at most three 4 KiB pages of the list.
  */
 #define LIST_PER_BYTE 4u
-#define TAKE_PAGES 16384u /* in a call: takes less than a millisecond */
+#define TAKE_PAGES 16384u /* number of pages taken in one call, at most; takes less than a millisecond */
 
 void skv_core_set_parking(struct skv_core *c, bool on)
 {
@@ -47,7 +49,10 @@ static bool is_idle(const struct skv_seq_row *q)
 	return q->session == SKV_NO_INDEX && q->name[0];
 }
 
-/* It is not needed in memory. Not so if another rank of its group is held, or if a sealed prefix is being forked. */
+/*
+ * May the sequence leave memory? Only a named sequence without a holder may leave memory. A rank's sequence may not
+ * while another rank of its tensor-parallel group is held, and a sealed prefix may not while it is being forked.
+ */
 static bool may_leave(const struct skv_core *c, uint32_t seq)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
@@ -55,7 +60,7 @@ static bool may_leave(const struct skv_core *c, uint32_t seq)
 	return is_idle(q) && !skv_joint_held(c, seq) && !(skv_is_prefix(q) && skv_task_forks(c, seq));
 }
 
-/* The row of a named sequence without a holder. */
+/* Finds the row of a named sequence without a holder. */
 static int find_idle(struct skv_core *c, uint32_t seq_id, uint32_t *ret_seq)
 {
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);
@@ -102,7 +107,7 @@ bool skv_core_park_name(struct skv_core *c, uid_t uid, const char *model, const 
 	const uint32_t account = skv_account_find(c, uid);
 
 	while (account != SKV_NO_INDEX && (*row = skv_names_next(c, *row, account, model, name)) != SKV_NO_INDEX) {
-		/* a rank stays in memory while another rank is held: when that ends, their last commits are compared */
+		/* a rank stays in memory while another is held: the last commits of all ranks are compared later */
 		const bool held = !may_leave(c, *row);
 
 		*ret_held += held;
@@ -250,7 +255,7 @@ int skv_core_list_some(struct skv_core *c, struct skv_core_listing *l, uint32_t 
 		return skv_core_refuse(c, SKV_CORE_E_TURNS, "it takes more than a turn");
 	l->n_entries = l->walk->n_entries;
 	l->n_pages = l->walk->n_pages;
-	/* the list may end with a hole */
+	/* sets the list file's length, which is too short if the list ends with a hole that was not written */
 	if (p == SKV_DONE && r == 0 && ftruncate(l->walk->list, (off_t)(l->n_entries * sizeof(skv_pte))) < 0)
 		p = SKV_UNWRITTEN;
 	skv_core_list_end(l);
@@ -290,7 +295,7 @@ int skv_core_restore_new(struct skv_core *c, uid_t uid, const struct skv_model *
 	return r;
 }
 
-/* The row of a sequence that is being restored. */
+/* Finds the row of a sequence that is being restored. */
 static int find_nameless(struct skv_core *c, uint32_t seq_id, uint32_t *ret_seq)
 {
 	uint32_t seq = skv_state_find(&c->state, SKV_TABLE_SEQUENCES, seq_id);

@@ -2,9 +2,9 @@
 /*
  * daemon/core/operations/prefix.c - makes, finds and forks sealed prefixes.
  *
- * Sealing and opening are both forks (fork.c) of only what holds tokens: from a sequence that its client holds to one
- * without a holder, and back. A prefix that is being made has no name, so it cannot be found, and if the daemon dies,
- * the next one removes its row.
+ * Sealing forks a sequence that a client holds into a prefix, which has no holder. Opening forks a prefix into a
+ * sequence that a client holds. Both forks (fork.c) copy only pages and records that hold tokens. A prefix that is
+ * being made has no name, so it cannot be found; if the daemon dies meanwhile, the next daemon removes the row.
  */
 #include "daemon/core/operations/prefix.h"
 
@@ -29,7 +29,7 @@
 #include "daemon/core/operations/requests.h"
 #include "daemon/core/operations/task.h"
 
-/* The prefix is used again: of all sequences without a holder it becomes the last to make room. */
+/* Marks the prefix as used now: of its user's sequences without a holder it becomes the last one to make room. */
 static void use(struct skv_core *c, uint32_t seq)
 {
 	skv_write_seq(&c->state, seq)->used = ++skv_write_header(&c->state)->uses;
@@ -53,7 +53,10 @@ int skv_core_prefix_ids(struct skv_core *c, uint32_t client_id, uint32_t session
 	return skv_seqfile_read_ids(&c->seqs[seq], first, n, ret);
 }
 
-/* The form that its memory states, which a client may have written: checked against its model and pages. */
+/*
+ * Reads the form of a sequence's tokens from its memory. A client may have written that memory, so the form is checked
+ * against the sequence's model.
+ */
 static int made_of(struct skv_core *c, uint32_t seq, struct skv_made *ret)
 {
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
@@ -165,7 +168,7 @@ int skv_core_prefix_open(struct skv_core *c, uint32_t client_id, uint32_t sessio
 
 /* ---- import and export ----------------------------------------------------------------------- */
 
-/* The prefix of exactly these blocks: its name follows from the last key. */
+/* Finds the prefix that consists of exactly these blocks, by its name, which is made of the last block's key. */
 static uint32_t find_exactly(const struct skv_core *c, uint32_t account, const char *model, uint32_t rank,
                              uint32_t n_ranks, const struct skv_block_key *keys, uint32_t n)
 {

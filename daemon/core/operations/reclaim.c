@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/operations/reclaim.c - closes a session, or ends a client: detaches sequences one by one, then frees pages on
- * lease, then ends the session, or all sessions and the client.
+ * daemon/core/operations/reclaim.c - closes a session or ends a client: detaches the sequences one by one, then frees
+ * the pages on lease, then ends the session, or all sessions and the client.
  *
- * Until its end a client that is gone stays fenced: a request for one of its sequences is told to wait.
+ * A client that is gone stays fenced until this work is complete. Until then a request for a sequence of the dead
+ * client gets E_LEAVING, and the requesting client tries again later.
  */
 #include "daemon/core/memory/accounts.h"
 #include "daemon/core/memory/charge.h"
@@ -41,7 +42,7 @@ static bool concerns(const struct skv_core *c, const struct skv_reclaim *r, uint
 	                                  : session == r->session;
 }
 
-/* Detaches the sequences of the session or client. */
+/* Detaches the sequences that the session or client holds, as far as *units go. */
 static enum skv_progress detach_some(struct skv_core *c, struct skv_reclaim *r, uint32_t *units)
 {
 	while (r->seq != SKV_NO_INDEX) {
@@ -69,7 +70,8 @@ static enum skv_progress detach_some(struct skv_core *c, struct skv_reclaim *r, 
 }
 
 /*
- * Frees the client's pages on lease in a pool, because the client or its last session there ends. True: all are freed.
+ * Frees the pages of a pool that are on lease to the client, because the client ends or its last session on the pool
+ * does. True: all are freed. False: *units are used up.
  */
 static bool free_of_pool(struct skv_core *c, struct skv_reclaim *r, uint32_t pool, uint32_t *units)
 {

@@ -1,12 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/operations/reconnect.c - a client of the previous daemon continues.
+ * daemon/core/operations/reconnect.c - lets a client of the previous daemon continue with this one.
  *
- * Changes are committed before a client is told of them (undo.h). So the state has everything that the client knows of,
- * and besides that what the client was not told in time: a session, a sequence or pages whose reply was lost with the
- * connection. Only the client knows which these are. It names what it has, and the rest is released, in turns.
+ * Changes are committed before a client is told of them (undo.h). So the state has every object that the client knows
+ * of. The state may also have objects of which the client does not know: a session, a sequence or pages whose reply was
+ * lost with the connection. Only the client can tell which objects it knows of. So the client names the objects that it
+ * has, and then the core releases all other objects of the client, in turns.
  *
- * The names are in process memory: if this process dies as well, the client begins again with the next one.
+ * What was named is only in process memory: if this daemon dies as well, the client names everything again for the
+ * next.
  */
 #include "daemon/core/operations/reconnect.h"
 
@@ -91,7 +93,7 @@ bool skv_core_is_reconnecting(const struct skv_core *c, uint32_t client_id)
 	return client != SKV_NO_INDEX && find(c, client);
 }
 
-/* Finds a client's session and its reconnect. */
+/* Finds a session of a client, and the client's reconnect. */
 static int find_session(struct skv_core *c, uint32_t client_id, uint32_t session_id, uint32_t *ret_session,
                         struct skv_reconnect **ret)
 {
@@ -139,9 +141,9 @@ static bool is_on_lease(const struct skv_core *c, uint32_t pool, uint64_t page, 
 }
 
 /*
- * A fork whose reply was lost has made pages shared that the client still believes to be its own. The client will ask
- * for the fork again and then read the tables. Naming a shared page has no effect, so its owner is not checked. All
- * pages of a pool belong to one user.
+ * Is the page SHARED? A client may name such a page: a fork whose reply was lost has made pages SHARED that the client
+ * still takes for its own; the client will ask for the fork again and then read the tables. Naming a SHARED page has no
+ * effect, so it is not checked which sequences refer to the page. All pages of a pool belong to one user.
  */
 static bool is_shared(const struct skv_core *c, uint32_t pool, uint64_t page)
 {
@@ -167,7 +169,7 @@ int skv_core_reconnect_pages(struct skv_core *c, uint32_t client_id, uint32_t se
 	pool = skv_session_row(&c->state, session)->pool;
 	p = skv_pool_row(&c->state, pool);
 	if (!r->pages[pool])
-		/* only pages that are touched cost memory */
+		/* calloc() of a large block takes memory only where bits are set later */
 		r->pages[pool] = calloc((size_t)p->max_segments * p->pages_per_segment / 8 + 1, 1);
 	if (!r->pages[pool])
 		return -ENOMEM;
@@ -183,7 +185,7 @@ int skv_core_reconnect_pages(struct skv_core *c, uint32_t client_id, uint32_t se
 
 /* ---- releasing the rest ---------------------------------------------------------------------- */
 
-/* Held by the client, which did not name it. */
+/* Does the client hold this sequence without having named the sequence and its session? */
 static bool is_unnamed(const struct skv_core *c, const struct skv_reconnect *r, uint32_t seq)
 {
 	uint32_t session = skv_seq_row(&c->state, seq)->session;
@@ -192,7 +194,7 @@ static bool is_unnamed(const struct skv_core *c, const struct skv_reconnect *r, 
 	       !(r->sequences[seq] && r->sessions[session]);
 }
 
-/* Begins to detach a sequence; one that the client was not told it had made is removed. */
+/* Begins to detach a sequence. If the sequence is fresh, the client never learned that it was made: it is removed. */
 static int begin_detaching(struct skv_core *c, struct skv_reconnect *r, uint32_t seq)
 {
 	int e = skv_detach_begin(c, seq, r->client, &r->detach);
@@ -226,7 +228,7 @@ static enum skv_progress sequences_some(struct skv_core *c, struct skv_reconnect
 	return SKV_DONE;
 }
 
-/* Frees a segment's pages that are on lease to the client and that it did not name. */
+/* Frees the pages of a segment that are on lease to the client and that the client did not name. */
 static void free_unnamed(struct skv_core *c, const struct skv_reconnect *r, uint32_t pool, uint32_t segment)
 {
 	const uint32_t n = skv_pool_row(&c->state, pool)->pages_per_segment;

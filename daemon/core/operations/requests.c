@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/operations/requests.c - requests about sequences and sessions: attach, fork, detach and drop, close, reconnect;
- * and those that take no turns: new sequences, and references that a client releases.
+ * daemon/core/operations/requests.c - requests of clients. Attaching, forking, detaching and dropping sequences,
+ * closing sessions and reconnecting take turns; creating sequences and releasing references do not.
  *
- * This file checks what can be refused; task.c does the work that takes turns.
+ * This file decides whether a request is refused; task.c does the work that takes turns.
  */
 #include "daemon/core/memory/accounts.h"
 #include "daemon/core/memory/announce.h"
@@ -237,7 +237,7 @@ static int run_order(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-/* Does the sequence refer to all pages, and is each named once? */
+/* Does the sequence refer to all pages of the runs, and do the runs name each page once? */
 static bool are_releasable(const struct skv_core *c, uint32_t seq, const struct skv_wire_run *runs, uint32_t n)
 {
 	struct skv_wire_run sorted[SKV_WIRE_MAX_RUNS];

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Sessions: one model and one policy of a client, on the pool of its UID and page size.
+ * Sessions. A session is one model with one policy, of one client, on the pool of the client's UID, the model's memory
+ * and its page size.
  *
- * A policy is requested (wanted), given to the client (given), and run (running, as the client says). A swap increments
- * the daemon's policy generation, which the control page shows. Every session then asks for its policy; sessions
- * outside the scope of the swap are given what they have.
+ * A session's row has three policies: `wanted`, which was requested; `given`, which was last given to the client; and
+ * `running`, which the client reports to run. A policy swap increments the policy generation in the control page. Every
+ * session then asks for its policy; a session outside the scope of the swap is given the policy that it already has.
  */
 #include "daemon/core/memory/accounts.h"
 #include "daemon/core/memory/announce.h"
@@ -24,7 +25,7 @@
 #include "daemon/core/operations/policies.h"
 #include "daemon/core/operations/views.h"
 
-/* `fd` is consumed, also on failure. */
+/* Maps a session page. `fd` is consumed, also on failure. */
 static int page_map(struct skv_session_local *ret, int fd)
 {
 	void *map;
@@ -38,7 +39,7 @@ static int page_map(struct skv_session_local *ret, int fd)
 	return 0;
 }
 
-/* Makes a session page; the store gets it with the next commit. */
+/* Makes a session page; the fd store gets its descriptor with the next commit. */
 static int page_new(struct skv_core *c, uint32_t session)
 {
 	char name[SKV_FDSTORE_NAME];
@@ -93,7 +94,7 @@ static void choose(struct skv_choice *to, uint64_t generation, const char *spec,
 	snprintf(to->spec, sizeof(to->spec), "%s", spec);
 }
 
-/* Makes a row with its page; the session does not join its pool yet. */
+/* Makes a session's row and its session page; the session does not join a pool yet. */
 static int make(struct skv_core *c, uint32_t account, const struct skv_model *m, const char *spec, uint32_t plugin,
                 uint32_t *ret_session)
 {
@@ -302,14 +303,14 @@ int skv_core_policy_ack(struct skv_core *c, uint32_t client_id, uint32_t session
 		                       "got policy generation %llu, expected at most %llu, the last one given",
 		                  (unsigned long long)generation, (unsigned long long)s->given.generation);
 	if (generation < s->given.generation)
-		return 0; /* the answer crossed a later one on its way: only the answer to the later policy counts */
+		return 0; /* a later policy was given before this answer came, and only the answer to that one counts */
 	if (!error) {
 		s->running = s->given;
 		s->error[0] = 0;
 		return 0;
 	}
 	snprintf(s->error, sizeof(s->error), "%s", text && text[0] ? text : strerror(error));
-	/* do not try it again, unless the operator has requested something else since */
+	/* the failed policy is not tried again: `wanted` becomes the running one, unless another was requested since */
 	if (same_choice(&s->wanted, &s->given))
 		choose(&s->wanted, generation, s->running.spec, s->running.plugin);
 	s->running.generation = generation;

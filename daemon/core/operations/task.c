@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/operations/task.c - work that the core does in turns, because its size grows with tokens or pages.
+ * daemon/core/operations/task.c - tasks: work that the core does in turns, because it grows with tokens or pages.
  *
- * Users take turns, and so do tasks of one user, so that no request waits for another user's million tokens. A client
- * has at most one task in progress: the caller takes no request of it meanwhile. If the client goes, the task is still
- * completed; then what the client had is reclaimed.
+ * Users take turns, and so do the tasks of one user, so that no request waits until the million tokens of another user
+ * are done. A client has at most one task in progress: the caller accepts no request of the client meanwhile. If the
+ * client goes, its task is still completed; then everything that the client had is reclaimed.
  */
 #include "daemon/core/memory/pages.h"
 #include "daemon/core/sequences/idle.h"
@@ -71,7 +71,7 @@ static enum skv_progress some(struct skv_core *c, struct skv_task *t, uint32_t *
 	return SKV_DONE;
 }
 
-/* Sets what the client is told. */
+/* Sets the result, the text and the sequence that the client is told at the end of the task. */
 static void conclude(struct skv_core *c, struct skv_task *t, struct skv_core_seq_info *ret_info)
 {
 	if (t->kind == SKV_TASK_RECONNECT) {
@@ -89,7 +89,7 @@ static void conclude(struct skv_core *c, struct skv_task *t, struct skv_core_seq
 		*ret_info = skv_seq_info(c, t->row);
 }
 
-/* Abandons the work. */
+/* Frees the memory of a task that is not completed. */
 static void abandon(struct skv_task *t)
 {
 	if (t->kind == SKV_TASK_DETACH)
@@ -102,7 +102,7 @@ static void abandon(struct skv_task *t)
 		skv_reclaim_end(&t->reclaim);
 }
 
-/* Which device's memory is the task about? */
+/* The device whose memory the task works on; host memory for tasks that are about a whole client. */
 static uint32_t device_of(const struct skv_core *c, const struct skv_task *t)
 {
 	uint32_t pool;
@@ -143,7 +143,7 @@ static void append(struct skv_core *c, struct skv_task *t)
 	skv_queue_put(&c->tasks, &t->queued, t->uid);
 }
 
-/* Makes the first turn. */
+/* Does a task's first turn, and queues or concludes the task. */
 static int begin(struct skv_core *c, struct skv_task *t, struct skv_core_seq_info *ret_info)
 {
 	uint32_t units = SKV_TURN_UNITS;
@@ -216,7 +216,7 @@ bool skv_task_frees(const struct skv_core *c, uint32_t device)
 	SKV_QUEUE_EACH(e, &c->tasks) {
 		const struct skv_task *t = task_of(e);
 
-		if (t->waits) /* for a client, which may take any time */
+		if (t->waits) /* the task waits for a client, which may take any time */
 			continue;
 		if (t->kind == SKV_TASK_CLIENT ||
 		    (t->kind == SKV_TASK_DROP && t->client == SKV_NO_INDEX && device_of(c, t) == device))
@@ -244,7 +244,7 @@ int skv_core_client_gone(struct skv_core *c, uint32_t client_id, uint64_t since_
 	if (r)
 		return r;
 	if (skv_task_ends(c, client))
-		return 0; /* its end is in progress already */
+		return 0; /* the client's end is in progress already */
 	t = skv_task_of(c, client);
 	if (t) {
 		t->gone = true;
@@ -260,8 +260,8 @@ int skv_core_client_gone(struct skv_core *c, uint32_t client_id, uint64_t since_
 }
 
 /*
- * Lets other tasks take their turns. If the cgroup has no room, tasks run one after the other instead, since each has
- * marks for pages.
+ * Puts a task that continues at the end of the queue. If the cgroup has no room, the task goes to the head of the
+ * queue: tasks then run one after the other, and fewer tasks have memory for marks at once.
  */
 static void yield(struct skv_core *c, struct skv_task *t)
 {
@@ -272,8 +272,8 @@ static void yield(struct skv_core *c, struct skv_task *t)
 }
 
 /*
- * Is there a task that does not wait for a client? Tasks that do are tried again whenever there is work, and each
- * second.
+ * Is there a task that does not wait for a client? A waiting task is tried again whenever the core works on tasks, at
+ * least once a second.
  */
 static bool any_runs(const struct skv_core *c)
 {
@@ -308,7 +308,7 @@ void skv_core_work(struct skv_core *c, uint32_t units, struct skv_core_done *ret
 	}
 	conclude(c, t, &ret->info);
 	SKV_QUEUE_EACH(e, &c->tasks)
-		task_of(e)->waits = false; /* they may have waited for this task */
+		task_of(e)->waits = false; /* the waiting tasks may have waited for this task */
 	if (t->gone && t->kind != SKV_TASK_CLIENT) {
 		ret->info = (struct skv_core_seq_info){.fd = -1};
 		begin_end(c, t);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/core/operations/views.c - views of the state for status, lists and metrics. Read-only. */
+/* daemon/core/operations/views.c - read-only views of the core's tables, for status, lists and metrics. */
 #include "daemon/core/memory/pins.h"
 #include "daemon/core/sequences/seqfile.h"
 #include "daemon/core/state/core-priv.h"
@@ -74,7 +74,7 @@ static void view_session(const struct skv_core *c, uint32_t i, struct skv_core_s
 	};
 }
 
-/* Moves to the next row of the table. False: no more rows or, if *units are used up, not yet. */
+/* Moves the walk to the next live row of the table. False: there are no more rows, or *units are used up. */
 static bool next_row(const struct skv_core *c, struct skv_core_walk *w, enum skv_table table, uint32_t *units)
 {
 	if (!skv_units_take(units, 5))
@@ -109,9 +109,9 @@ void skv_core_sessions(const struct skv_core *c, void (*cb)(void *, const struct
 
 /* ---- sequences ------------------------------------------------------------------------------- */
 
-#define WALK_ENTRIES ((uint64_t)1 << 23) /* that a walk reads, in all tables together */
-#define WINDOW 1024u
-#define WINDOW_UNITS 200u
+#define WALK_ENTRIES ((uint64_t)1 << 23) /* number of table entries that one walk reads, at most */
+#define WINDOW 1024u /* number of table entries that are read at a time */
+#define WINDOW_UNITS 200u /* cost of reading a window, in units of work */
 
 static void view_seq(const struct skv_core *c, uint32_t i, struct skv_core_seq_view *ret)
 {
@@ -134,7 +134,7 @@ static void view_seq(const struct skv_core *c, uint32_t i, struct skv_core_seq_v
 	}
 }
 
-/* Begins to count the tables of the walk's row, or skips counting if they have too many entries. */
+/* Begins to count the pages of the walk's sequence. Skips counting if its tables have more entries than are left. */
 static void begin_count(const struct skv_core *c, struct skv_core_walk *w)
 {
 	const struct skv_seqmem_layout *l = &c->seqs[w->row].layout;
@@ -152,7 +152,7 @@ static void begin_count(const struct skv_core *c, struct skv_core_walk *w)
 	w->shared = 0;
 }
 
-/* Counts as far as *units go. True: all are counted. */
+/* Counts the sequence's pages as far as *units go. True: all tables are counted. */
 static bool count_some(const struct skv_core *c, struct skv_core_walk *w, uint32_t *units)
 {
 	const struct skv_seq_local *l = &c->seqs[w->row];
@@ -186,7 +186,7 @@ bool skv_core_seqs_some(const struct skv_core *c, struct skv_core_walk *w, uint3
 		view_seq(c, w->row, &v);
 		if (!w->all && v.uid != w->uid)
 			continue;
-		if (w->seq != v.seq) /* the sequence that was being counted may be gone */
+		if (w->seq != v.seq) /* a new row, or the sequence that was being counted is gone */
 			begin_count(c, w);
 		if (!count_some(c, w, units))
 			return false;

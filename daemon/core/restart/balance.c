@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Recounts the state. It balances when every count follows from the owner words, the reference bits and the rows, and
- * when companions exist exactly for live rows.
+ * Recounts the state. The state balances if every count agrees with the owner words, the reference bits and the rows;
+ * unless rows alone are checked, descriptors of segments and sets of segments must agree with the rows, too.
  */
 #include "daemon/core/memory/charge.h"
 #include "daemon/core/memory/refs.h"
@@ -28,16 +28,19 @@ static const char *off(const char *format, ...)
 	return text;
 }
 
-/* Sums over the owner words and references of one pool. */
+/* The counts of one pool, recounted from its owner words and reference bits. */
 struct recount {
-	bool bare; /* rows alone: companions do not exist yet, and it is unknown what was in progress */
+	bool bare; /* rows alone are checked: fds do not exist yet, and it is unknown which work was in progress */
 	uint64_t count[SKV_OWNER_KINDS];
 	uint32_t segments, empty, pending, wanted, leaving;
-	uint32_t *refs;     /* [page]: number of sequences that refer to it */
-	uint32_t *by_owner; /* [clients] pages on lease, then [sequences] pages */
+	uint32_t *refs;     /* [page]: number of sequences that refer to the page */
+	uint32_t *by_owner; /* [clients]: number of pages on lease; then [sequences]: number of pages with that owner */
 };
 
-/* Is it host memory? From the row: when rows alone are checked, devices are not known yet. */
+/*
+ * Is the pool in host memory? The answer is taken from the pool's row, unlike in skv_pool_is_whole(): when rows alone
+ * are checked, the core does not know the devices yet.
+ */
 static bool is_whole(const struct skv_core *c, uint32_t pool)
 {
 	return skv_pool_row(&c->state, pool)->device == SKV_DEVICE_HOST;
@@ -83,7 +86,7 @@ static bool has_handle(const struct skv_core *c, uint32_t pool, uint32_t segment
 	return h->fd >= 0;
 }
 
-/* Is it in the sets that its row implies? */
+/* Is the segment in exactly those sets (segment-sets.h) in which its row says that it must be? */
 static bool is_filed(const struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -146,7 +149,7 @@ static const char *recount_segment(const struct skv_core *c, struct recount *t, 
 	return NULL;
 }
 
-/* References to pages that do not exist are found by recount_segment(). */
+/* Recounts references to the pool's pages. References to pages without memory are found later, in recount_segment(). */
 static const char *recount_refs(const struct skv_core *c, struct recount *t, uint32_t pool)
 {
 	const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
@@ -158,7 +161,7 @@ static const char *recount_refs(const struct skv_core *c, struct recount *t, uin
 
 		if (q->pool != pool)
 			continue;
-		/* a row that never had a reference has no memory, and reading it would allocate some */
+		/* reads no row of bits that never had a reference: reading its holes would allocate memory */
 		for (uint32_t page = 0; q->referred && page < end; page += SKV_REF_BITS)
 			for (uint64_t bits = skv_ref_bits(c, seq, page); bits; bits &= bits - 1, n++)
 				t->refs[page + (uint32_t)__builtin_ctzll(bits)]++;
@@ -169,7 +172,7 @@ static const char *recount_refs(const struct skv_core *c, struct recount *t, uin
 	return NULL;
 }
 
-/* Its pages may be in transition between itself and its holder. */
+/* May a held sequence own pages, because an attach or a detach is handing them over? */
 static bool is_between(const struct skv_core *c, const struct recount *t, const struct skv_seq_row *q)
 {
 	return t->bare || skv_task_is_of(c, skv_session_row(&c->state, q->session)->client);
@@ -314,7 +317,7 @@ static uint32_t notices_of(const struct skv_core *c, uint32_t client)
 			bool due = told == SKV_TOLD_GONE_DUE || told == SKV_TOLD_AGAIN ||
 			           (state == SKV_SEGMENT_LIVE && told == SKV_TOLD_NOTHING);
 
-			/* an announcement that would not be found is not counted */
+			/* an announcement before first_untold would never be found, so it is not counted */
 			n += due && s >= skv_member_row(&c->state, pool, client)->first_untold;
 		}
 	}
@@ -350,7 +353,7 @@ static const char *check_session(const struct skv_core *c, uint32_t session)
 	               : off("session row %u: %u sequences, %u found", session, stated, sequences);
 }
 
-/* The free list has exactly the rows that are not live. */
+/* Checks that the table's count of live rows is right, and that its free list has as many rows as are not live. */
 static const char *check_rows(const struct skv_core *c, enum skv_table t)
 {
 	const struct skv_state_header *h = c->state.header;
@@ -400,7 +403,7 @@ static const char *check_empty(const struct skv_core *c)
 	return NULL;
 }
 
-/* The lists of idle sequences are complete and in the order in which sequences make room. */
+/* Checks that the lists of idle sequences are complete and in the order of last use. */
 static const char *check_idle(const struct skv_core *c)
 {
 	uint32_t n = 0, found = 0;
@@ -452,6 +455,6 @@ const char *skv_core_balance(struct skv_core *c, bool empty)
 		return NULL;
 	problem = balance(c, false);
 	if (problem == skv_no_memory)
-		skv_core_give_up(c); /* out of memory: the state may be right, and the next process checks it */
+		skv_core_give_up(c); /* out of memory: the state may be right, so the next process checks it again */
 	return problem || !empty ? problem : check_empty(c);
 }

@@ -22,9 +22,9 @@
 #include "daemon/core/operations/clients.h"
 #include "daemon/core/operations/turns.h"
 
-#define RAISE 4u             /* factor by which pool_bytes can be raised without new tables */
-#define MIN_PAGE_BYTES 1024u /* of the smallest model that types.h allows */
-#define DEVICE_PAGE_BYTES 8192u /* tables are not made for smaller pages: they get less of a device */
+#define RAISE 4u             /* factor by which a reload can raise pool_bytes: the tables are made for that */
+#define MIN_PAGE_BYTES 1024u /* bytes of a page of the smallest model that types.h allows */
+#define DEVICE_PAGE_BYTES 8192u /* page size for which tables can cover a device; smaller pages get a part of it */
 
 static void config_defaults(struct skv_core_config *k)
 {
@@ -76,7 +76,10 @@ static void limit_host(struct skv_core *c)
 	};
 }
 
-/* The control page: written by the daemon through the one mapping made before the seal, read by all clients. */
+/*
+ * Makes the control page, which all clients read. The daemon maps it writable and then seals it, so that no other
+ * process can map it writable.
+ */
 static int control_new(struct skv_core *c, uint32_t clients)
 {
 	size_t bytes = (sizeof(*c->control) + clients * sizeof(c->control->fence[0]) + 4095) / 4096 * 4096;
@@ -154,7 +157,7 @@ int skv_core_new(const struct skv_core_config *config, const struct skv_mem_ops 
 	return skv_core_make(&k, mem, &state, ret);
 }
 
-/* Closes maps and descriptors of all rows that have them. */
+/* Unmaps and closes the mappings and descriptors of all rows. */
 static void close_companions(struct skv_core *c)
 {
 	const struct skv_geometry *g = &c->state.header->geometry;
@@ -217,11 +220,11 @@ bool skv_core_commit(struct skv_core *c)
 	return true;
 }
 
-#define DROP_UNITS 60000u /* work units of one change */
+#define DROP_UNITS 60000u /* units of work that are committed as one change */
 
 /*
- * Makes all turns, each a change of its own: one undo log for all of them would be larger than the state. False: a turn
- * failed.
+ * Completes all tasks in turns and commits after each turn: the undo log of all turns together would be larger than the
+ * state. False: a turn failed.
  */
 static bool work_off(struct skv_core *c)
 {
@@ -234,7 +237,7 @@ static bool work_off(struct skv_core *c)
 	return !done.failed;
 }
 
-/* Sequences are dropped first: dropping does not validate them, which would take memory. */
+/* Drops the sequences before it ends the clients: ending a client would validate its sequences, which takes memory. */
 void skv_core_drop_all(struct skv_core *c)
 {
 	if (c->given_up)
@@ -257,7 +260,7 @@ void skv_core_device_lost(struct skv_core *c, uint32_t device)
 	SKV_EACH(i, &c->state, SKV_TABLE_SEQUENCES)
 		if (skv_pool_row(&c->state, skv_seq_row(&c->state, i)->pool)->device == device)
 			skv_seq_remove(c, i);
-	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) /* only of fenced clients: the others were disconnected */
+	SKV_EACH(i, &c->state, SKV_TABLE_SESSIONS) /* sessions of fenced clients: all others have disconnected */
 		if (skv_pool_row(&c->state, skv_session_row(&c->state, i)->pool)->device == device)
 			skv_session_end(c, i);
 }

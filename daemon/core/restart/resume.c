@@ -3,14 +3,14 @@
  * daemon/core/restart/resume.c - makes a core from the state of a process that has died.
  *
  * Uncommitted changes are undone. All rows are verified and all counts recounted before a row is used (verify.h,
- * balance.h). Then each row gets its companion, from the stored descriptors. Where a descriptor is missing or wrong,
- * something empty takes its place; when all rows have companions, what was in it is dropped like anything else: a
- * sequence, or everything in a pool. Work that was in progress is started again or taken back, as the rows show:
+ * balance.h). After that each row gets its companion (fds, mappings) from the stored descriptors. Where a descriptor is
+ * missing or wrong, an empty memfd takes its place. When all rows have companions, objects whose memory was lost are
+ * dropped: a sequence, or everything in a pool. Work that was in progress is repeated or taken back:
  *
- *   attach, detach   pages of a held sequence are its holder's: those that are still or already SEQ go back to it
- *   drop             a sequence without a holder has a name: one without a name is dropped
- *   fork             a child that its client was not told of is held by the client, and is released with it
- *   segments         pending ones are cancelled; memory that was being given back is given back again
+ *   attach, detach   the pages of a held sequence go back on lease to its holder, also those that are SEQ
+ *   drop             a sequence that has neither holder nor name was being dropped, and is dropped
+ *   fork             the client holds the child, and does not name it on reconnect if it never learned of it
+ *   segments         pending segments are cancelled; memory that was being freed is freed again
  *
  * Finally everything is recounted. A state that does not balance is rejected.
  */
@@ -61,7 +61,7 @@ static bool is_of(const struct skv_core_past *past, const struct skv_core_found 
 	return f && f < past->found + past->n && strcmp(f->name, name) == 0;
 }
 
-/* Compares the file's identity; NULL: any file matches. */
+/* Is `fd` the file with this identity? `file` NULL: any file matches. */
 static bool is_file(int fd, void *file)
 {
 	return !file || skv_fdstore_is_file(fd, file);
@@ -75,8 +75,9 @@ static bool is_state(int fd, void *ret_why)
 }
 
 /*
- * Takes the descriptor of this name that fits, now owned by the caller; -1: none was stored. If the store has other
- * files of the name, it forgets all of them, since it knows them by name alone, and gets the one that fits again.
+ * Takes the stored descriptor that has this name and that `fits`; the caller owns it now. -1: there is none. If there
+ * are other files of this name, the store is told to remove the name and gets the file that fits again: it can only
+ * remove all files of a name.
  */
 static int claim_what(const struct skv_core_past *past, const char *name, bool (*fits)(int fd, void *ctx), void *ctx)
 {
@@ -112,7 +113,7 @@ static void say_lost(const struct resume *r, const char *name, const char *why)
 
 /* ---- companions ------------------------------------------------------------------------------ */
 
-/* Stands in for a device that no longer exists: its memory is lost. */
+/* The memory of a device that no longer exists: all it can do is to close handles. */
 static void forget_handle(const struct skv_mem_ops *mem, struct skv_mem_handle *handle, size_t bytes)
 {
 	(void)mem, (void)bytes;
@@ -170,8 +171,8 @@ static int adopt_pool(struct resume *r, uint32_t pool)
 }
 
 /*
- * Turns an invalid row into that of the smallest possible sequence: its pages and references are right, and can be
- * dropped.
+ * Makes the invalid row of a sequence valid, so that the sequence can be dropped with its pages and references, which
+ * are right: gives it the model and length of the smallest possible sequence, and no name.
  */
 static void make_small(struct skv_core *c, uint32_t seq)
 {
@@ -184,7 +185,9 @@ static void make_small(struct skv_core *c, uint32_t seq)
 	memset(q->name, 0, sizeof(q->name));
 }
 
-/* *ret_why: NULL, or why the sequence is lost. Negative errno: the system lacks something. */
+/*
+ * Opens a sequence's memory. *ret_why: NULL, or why the sequence is lost. Negative errno: the system lacks something.
+ */
 static int open_seq(struct resume *r, uint32_t seq, int fd, const char **ret_why)
 {
 	struct skv_core *c = r->core;
@@ -222,7 +225,7 @@ static int adopt_seq(struct resume *r, uint32_t seq)
 	if (e < 0 || !why)
 		return e;
 	say_lost(r, name, why);
-	r->seq_lost[seq] = true; /* the store removes its files when the sequence is dropped */
+	r->seq_lost[seq] = true; /* drop_lost() drops the sequence; then the store removes the files of this name */
 	if (skv_verify_seq(&c->state, seq))
 		make_small(c, seq);
 	return skv_seqfile_new(&c->seqs[seq], seq, &q->model, q->max_tokens);
@@ -269,7 +272,7 @@ static int adopt_all(struct resume *r)
 
 /* ---- work in progress -------------------------------------------------------------------------- */
 
-/* Writes to memory that clients see: holders into sequences' memory, fences into the control page. */
+/* Writes to memory that clients read: the holder into each sequence's memory, the fences into the control page. */
 static void show_holders(struct skv_core *c)
 {
 	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS)
@@ -296,7 +299,7 @@ static void take_back_turns(struct skv_core *c)
 			                    q->pages);
 		else if (!q->name[0])
 			skv_seq_remove(c, i);
-		skv_core_commit(c); /* one change each: the undo log of all of them would be large */
+		skv_core_commit(c); /* a commit for each sequence, since the undo log of all of them would be large */
 	}
 	SKV_EACH(i, &c->state, SKV_TABLE_POOLS)
 		skv_segments_resume(c, i);
@@ -326,7 +329,7 @@ struct putting {
 	const struct skv_state *state;
 };
 
-/* Writes to a sequence's memory, found by its name and file; descriptors are claimed only later. */
+/* Writes old bytes to a sequence's memory, found among the stored descriptors, which are claimed only later. */
 static int put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, size_t bytes)
 {
 	const struct putting *p = ctx;
@@ -340,7 +343,7 @@ static int put_back(void *ctx, uint32_t seq, uint64_t offset, const void *was, s
 	return 0;
 }
 
-/* The errno for the result of a check of the state; NULL: 0. */
+/* Converts the text of a failed check of the state to an errno; NULL: 0. */
 static int error_of(const char *problem)
 {
 	return !problem ? 0 : problem == skv_no_memory ? -ENOMEM : -EUCLEAN;
@@ -352,7 +355,7 @@ static int open_state(const struct skv_core_past *past, struct skv_state *ret, c
 	static const char none[] = "no state was kept";
 	int fd, e;
 
-	*ret_why = none; /* replaced if a stored file is rejected as a state */
+	*ret_why = none; /* is_state() replaces this text if a stored file is not a state */
 	fd = claim_what(past, SKV_FDSTORE_STATE, is_state, ret_why);
 	if (fd < 0)
 		return *ret_why == none ? -ENOENT : -EBADMSG;
@@ -406,7 +409,7 @@ int skv_core_resume(const struct skv_core_config *config, const struct skv_mem_o
 	e = skv_core_make(config, mem, &state, &r.core);
 	if (e < 0)
 		return e;
-	r.core->fdstore = past->fdstore; /* the store has the state already */
+	r.core->fdstore = past->fdstore; /* not skv_core_set_fdstore(): the store has the state's descriptor already */
 	(void)skv_core_reconfigure(r.core, config);
 	e = resume(&r, ret_why);
 	free(r.seq_lost);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/restart/verify-sparse.c - verifies tables of a state that consist mostly of holes.
+ * daemon/core/restart/verify-sparse.c - verifies the tables of a state that consist mostly of holes.
  *
- * New rows rely on zeros there and do not check them. So everything that is not zero must belong to a live row. Only
- * parts that have memory are read, because reading a hole through the map would allocate memory for it.
+ * A function that takes a new row assumes that the row's elements in these tables are zero. So all elements that are not zero must
+ * belong to live rows. Only parts of the tables that have memory are read, because reading a hole through the mapping
+ * would allocate memory for it.
  */
 #include "daemon/core/restart/verify.h"
 
@@ -17,9 +18,10 @@ static bool lives(const struct skv_state *s, enum skv_table t, uint64_t i)
 	return i < s->header->high[t] && ((const struct skv_row *)skv_state_at(s, t, i))->live;
 }
 
-/* Checks elements first … end - 1 of a table; they have memory, the first and the last perhaps only in part. */
+/* Checks elements first … end - 1 of a table, which have memory (the first and the last perhaps only in part). */
 typedef const char *(*check_fn)(const struct skv_state *, uint64_t first, uint64_t end);
 
+/* Calls `check` for each part of a table that has memory. */
 static const char *each_data(const struct skv_state *s, enum skv_table t, check_fn check)
 {
 	const struct skv_state_header *h = s->header;
@@ -58,7 +60,10 @@ static const char *check_members(const struct skv_state *s, uint64_t first, uint
 	return NULL;
 }
 
-/* Only members are told anything: of a segment number in use or, in host memory, of the pool as a whole. */
+/*
+ * Checks what a client was told. Only a client with a session on the pool is told: of a segment in use or, in host
+ * memory, of segment 0.
+ */
 static const char *check_told(const struct skv_state *s, uint64_t at, uint8_t told)
 {
 	const struct skv_geometry *g = &s->header->geometry;
@@ -68,7 +73,7 @@ static const char *check_told(const struct skv_state *s, uint64_t at, uint8_t to
 	const bool gone = told == SKV_TOLD_GONE_DUE || told == SKV_TOLD_GONE;
 	bool host;
 
-	if (skv_member_row(s, pool, client)->sessions) { /* both rows are live: check_members() */
+	if (skv_member_row(s, pool, client)->sessions) { /* then both rows are live: see check_members() */
 		host = skv_pool_row(s, pool)->device == SKV_DEVICE_HOST;
 		if (told <= SKV_TOLD_AGAIN && segment < (host ? 1 : skv_pool_row(s, pool)->high) &&
 		    !(gone && (host || skv_segment_row(s, pool, segment)->state != SKV_SEGMENT_LEAVING)))
@@ -89,7 +94,7 @@ static const char *check_all_told(const struct skv_state *s, uint64_t first, uin
 	return problem;
 }
 
-/* No clients have to acknowledge a segment number that was never used. */
+/* Checks that no client has to acknowledge the end of a segment whose number was never used. */
 static const char *check_segments(const struct skv_state *s, uint64_t first, uint64_t end)
 {
 	const uint32_t n = s->header->geometry.max_segments;
@@ -109,8 +114,8 @@ static const char *check_segments(const struct skv_state *s, uint64_t first, uin
 /* ---- pages ----------------------------------------------------------------------------------- */
 
 /*
- * Owner words outside live segments must be 0. Those in live segments are recounted and checked with the segment:
- * balance.c.
+ * Checks that owner words outside live segments are 0. Owner words in live segments are checked when the segment is
+ * recounted: balance.c.
  */
 static const char *check_owners(const struct skv_state *s, uint64_t first, uint64_t end)
 {
@@ -134,7 +139,7 @@ static const char *check_owners(const struct skv_state *s, uint64_t first, uint6
 	return NULL;
 }
 
-/* Only rows that have references have bits, below the end of their pool. */
+/* Checks that only sequences with `referred` have reference bits, and only for page numbers below their pool's end. */
 static const char *check_refs(const struct skv_state *s, uint64_t first, uint64_t end)
 {
 	const uint64_t words = skv_ref_words(&s->header->geometry);

@@ -2,9 +2,9 @@
 /*
  * daemon/core/restart/verify.c - verifies the rows of a state that another process left.
  *
- * Tables are checked in an order in which each refers to earlier ones: first which rows are live, then accounts,
- * clients, pools, sessions, sequences. Values that are merely odd are accepted (an order of use, a text for display),
- * because to reject a state costs everything in it.
+ * The first check is which rows are live. After that clients, pools, sessions and sequences are checked in this order,
+ * since the rows of each table refer only to rows of earlier tables. Values that are merely odd (an order of use, a
+ * text for display) are accepted, because everything in a rejected state is lost.
  */
 #include "daemon/core/restart/verify.h"
 
@@ -41,8 +41,8 @@ static bool ends(const char *string, size_t size)
 /* ---- which rows are live ----------------------------------------------------------------------- */
 
 /*
- * A free list that has as many entries as there are free rows, contains no live row, and has an end, contains each of
- * them once.
+ * Checks that a table's free list contains each free row once. A free list does so if it has as many entries as there
+ * are free rows, contains no live row, and has an end.
  */
 static const char *check_free(const struct skv_state *s, enum skv_table t)
 {
@@ -109,7 +109,7 @@ static struct key key_of(const struct skv_state *s, enum skv_table t, uint32_t i
 	};
 }
 
-/* The sorted keys of the live rows of a table; NULL: out of memory. */
+/* Returns the keys of a table's live rows, sorted, in memory of malloc(); NULL: out of memory. */
 static struct key *sorted(const struct skv_state *s, enum skv_table t, uint32_t *ret_n)
 {
 	struct key *keys = malloc((s->header->live[t] + 1) * sizeof(*keys));
@@ -123,7 +123,10 @@ static struct key *sorted(const struct skv_state *s, enum skv_table t, uint32_t 
 	return keys;
 }
 
-/* A UID has one account, and an account one pool for a page size in a memory: rows are found by these. */
+/*
+ * Checks that no two accounts have the same UID, and no two pools the same account, memory and page size: rows are
+ * found by these.
+ */
 static const char *check_twins(const struct skv_state *s, enum skv_table t)
 {
 	uint32_t n;
@@ -138,8 +141,8 @@ static const char *check_twins(const struct skv_state *s, enum skv_table t)
 }
 
 /*
- * Each member row has the number of its client's sessions on the pool; that there are no other member rows follows from
- * the sum.
+ * Checks that the member row of each client with sessions on a pool has the number of these sessions. That no other
+ * member row has sessions follows from the sum, which skv_balance_rows() checks.
  */
 static const char *check_memberships(const struct skv_state *s)
 {
@@ -196,7 +199,10 @@ static const char *check_segments(const struct skv_state *s, uint32_t pool)
 	return NULL;
 }
 
-/* Pages of host memory are adjacent; a device's segment may have a remainder that is no page: pools.c. */
+/*
+ * Are the sizes of a pool possible? A segment of host memory consists of pages without gaps. A segment of a device may
+ * have up to two pages' bytes more (pools.c).
+ */
 static bool is_shape(const struct skv_geometry *g, const struct skv_pool_row *p)
 {
 	uint64_t pages = p->pages_per_segment;
@@ -225,7 +231,7 @@ static const char *check_pool(const struct skv_state *s, uint32_t i)
 	return check_segments(s, i);
 }
 
-/* NULL: the model is valid, and its pages are those of the pool. */
+/* Checks that a model is valid, and that its memory and page size are those of the pool. NULL or an error text. */
 static const char *check_model(const struct skv_state *s, const struct skv_model *m, uint32_t pool)
 {
 	const struct skv_pool_row *p = skv_pool_row(s, pool);

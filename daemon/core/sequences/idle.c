@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-/* For qsort(), whose callback gets no context. */
+/* A sequence with its sort key, because the comparison function of qsort() gets no context. */
 struct entry {
 	uint64_t used;
 	uint32_t seq;

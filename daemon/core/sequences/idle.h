@@ -1,28 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/sequences/idle.h - named sequences without a holder, in a list for each user, the least recently used
- * first.
+ * daemon/core/sequences/idle.h - idle sequences: named sequences without a holder, in a list for each user, the least
+ * recently used first.
  *
- * So the sequence that is to make room is found without searching all sequences: a search would cost time for each
- * refused request, in proportion to the number of all users' sequences.
+ * With these lists the sequence that has to make room is found at once. A search of all sequences would take time for
+ * each refused request, in proportion to the number of all users' sequences.
  */
 #ifndef SKV_CORE_IDLE_H
 #define SKV_CORE_IDLE_H
 
 #include "daemon/core/state/core-priv.h"
 
-/* Enters all sequences of the state. -ENOMEM. */
+/* Makes the lists and enters all idle sequences of the state. -ENOMEM. */
 int skv_idle_init(struct skv_core *);
-void skv_idle_deinit(struct skv_idle *); /* zeroed is fine */
+void skv_idle_deinit(struct skv_idle *); /* accepts a zeroed struct */
 
 /*
- * To be called when the sequence's holder, name, or `used` (larger than any before) has changed: a named sequence
- * without a holder becomes the user's last.
+ * Call skv_idle_update() when the sequence's holder or name has changed, or its `used` has been set to a value larger
+ * than all before. A named sequence without a holder is moved to the end of its user's list; any other sequence is
+ * removed.
  */
 void skv_idle_update(struct skv_core *, uint32_t seq);
-/* To be called before its row is given back. */
+/* Removes a sequence from its list. Call skv_idle_remove() before the sequence's row is given back. */
 void skv_idle_remove(struct skv_core *, uint32_t seq);
-/* The account's first sequence, and the one after `seq`; SKV_NO_INDEX: no more. */
+/* The first sequence of an account's list, and the sequence after `seq` in its list; SKV_NO_INDEX: there is none. */
 uint32_t skv_idle_first(const struct skv_core *, uint32_t account);
 uint32_t skv_idle_after(const struct skv_core *, uint32_t seq);
 

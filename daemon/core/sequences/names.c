@@ -20,7 +20,7 @@ int skv_names_init(struct skv_names *t, uint32_t max_sequences)
 	}
 	memset(t->list, 0xff, t->n_lists * sizeof(*t->list));
 	memset(t->in, 0xff, max_sequences * sizeof(*t->in));
-	/* users choose names, and must not know which names share a list */
+	/* the seed is random: users choose names, and must not be able to fill one list on purpose */
 	if (getrandom(&t->seed, sizeof(t->seed), GRND_NONBLOCK) != sizeof(t->seed))
 		t->seed = (uint64_t)(uintptr_t)t->list;
 	return 0;

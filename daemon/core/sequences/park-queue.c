@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 
-#define AT_ONCE 2u /* of a user: the next sequence is listed while one is written */
+#define AT_ONCE 2u /* number of a user's sequences that are parked at once: one is written, the next one is listed */
 
 int skv_park_queue_init(struct skv_park_queue *q, uint32_t max_accounts)
 {
@@ -24,7 +24,7 @@ void skv_park_queue_deinit(struct skv_park_queue *q)
 	skv_bitset_deinit(&q->ready);
 }
 
-/* The list of a sequence that waits, is being parked, or is being read; NULL: it is in none. */
+/* The list in which a sequence waits, is being parked, or is being read; NULL: the sequence is in no list. */
 static struct skv_park_list *list_of(const struct skv_core *c, uint32_t seq)
 {
 	const enum skv_park_state p = c->seqs[seq].parking;

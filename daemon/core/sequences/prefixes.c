@@ -2,7 +2,7 @@
 /*
  * daemon/core/sequences/prefixes.c - the index of sealed prefixes that are in memory.
  *
- * The index is not part of the state: after a start, the blocks of the prefixes in memory are added again.
+ * The index is in process memory, not in the state: after a restart the keys of all prefixes in memory are added again.
  */
 #include "daemon/core/sequences/prefixes.h"
 
@@ -32,15 +32,15 @@ void skv_prefixes_remove(struct skv_core *c, uint32_t seq)
 	l->n_blocks = 0;
 }
 
-/* Sequences of one pool and model. */
+/* Restricts a search in the index to the prefixes of one pool and model. */
 struct owners {
-	struct skv_block_owners base; /* first */
+	struct skv_block_owners base; /* must be the first field: callbacks cast from it */
 	const struct skv_core *core;
 	const struct skv_model *model;
 	uint32_t pool;
 };
 
-/* NULL: it is being dropped, or its K and V are another model's. */
+/* The keys of a prefix; NULL: the prefix is being dropped, or is of another pool or model. */
 static const struct skv_block_key *keys_of(const struct skv_block_owners *owners, uintptr_t owner, uint32_t *ret_n)
 {
 	const struct owners *o = (const void *)owners;

@@ -11,13 +11,13 @@
 #include "common/fd.h"
 #include "common/records.h"
 
-/* A memfd is read and written as a whole, or the system is out of memory. */
+/* Result of a read or write of `bytes` bytes of a memfd: 0 if all bytes were transferred, else a negative errno. */
 static int whole(ssize_t n, size_t bytes)
 {
 	return n == (ssize_t)bytes ? 0 : n < 0 ? -errno : -EIO;
 }
 
-/* Writes the committed next id to tokens[len]. */
+/* Writes the committed id of the next input token to tokens[len]. */
 static int show_next(const struct skv_seq_local *l, uint32_t len)
 {
 	uint64_t commit = atomic_load_explicit(&l->mem->commit, memory_order_acquire);
@@ -38,7 +38,7 @@ int skv_seqfile_new(struct skv_seq_local *ret, uint32_t index, const struct skv_
 	l.fd = skv_memfd_new(name, l.layout.total);
 	if (l.fd < 0)
 		return l.fd;
-	/* maps the header alone: a map of everything would take page tables for everything */
+	/* maps the header alone: a mapping of the whole memfd would need page tables for all of it */
 	r = skv_map_fd(l.fd, l.layout.table, PROT_READ | PROT_WRITE, 0, &map);
 	if (r < 0) {
 		skv_close_fd(l.fd);
@@ -132,15 +132,16 @@ uint32_t skv_seqfile_len(const struct skv_seq_local *l)
 {
 	uint32_t len = skv_commit_len(atomic_load_explicit(&l->mem->commit, memory_order_acquire));
 
-	/* a client may be writing: the length may differ from the one that skv_seqmem_check() read */
+	/* a client may write at the same time: the length may not be the one that skv_seqmem_check() has checked */
 	return len < l->layout.max_tokens ? len : l->layout.max_tokens;
 }
 
 /* ---- recovery -------------------------------------------------------------------------------- */
 
-#define JOURNAL_WINDOW 512u
-#define CALL_UNITS 50u /* approximate cost of a system call */
+#define JOURNAL_WINDOW 512u /* number of journal entries that are read at a time */
+#define CALL_UNITS 50u /* approximate cost of a system call in units of work */
 
+/* Carries out one entry of the eviction journal; ignores an entry that is out of bounds. */
 static int evict(const struct skv_seq_local *l, const struct skv_eviction *j)
 {
 	skv_pte entry;
@@ -186,7 +187,7 @@ int skv_seqfile_replay(const struct skv_seq_local *l, uint32_t *at, uint32_t *un
 		for (uint32_t i = 0; i < some && r == 0; i++)
 			r = evict(l, &window[i]);
 		if (r < 0)
-			return r; /* the journal stays, and the replay can be repeated */
+			return r; /* the journal is not emptied, so the replay can be repeated */
 		*at += some;
 	}
 	atomic_store(&l->mem->journal_n, 0);
@@ -194,13 +195,13 @@ int skv_seqfile_replay(const struct skv_seq_local *l, uint32_t *at, uint32_t *un
 }
 
 #define PAGE_BYTES 4096u
-#define PUNCH_BYTES (1u << 20)   /* at a time */
-#define PUNCH_BYTES_OF_UNIT 100u /* if they have memory */
+#define PUNCH_BYTES (1u << 20)   /* bytes of memory that are freed at a time */
+#define PUNCH_BYTES_OF_UNIT 100u /* bytes of existing memory that are freed for one unit of work */
 
 /*
- * Punches a hole from offset `from` to `to`, from *at on, a piece at a time; parts of memory pages are zeroed. *at may
- * end beyond `to`, at the next memory that exists, so that tables without memory cost no system call. 0: complete; 1:
- * there is more; negative errno.
+ * Punches a hole into the memfd from offset `from` to `to`, from *at on, a piece at a time; parts of 4 KiB pages are
+ * zeroed. *at may end beyond `to`, at the next offset that has memory, so that tables without memory cost no further
+ * system call. 0: complete; 1: there is more; negative errno.
  */
 static int punch_some(const struct skv_seq_local *l, uint64_t from, uint64_t to, uint64_t *at, uint32_t *units)
 {
@@ -216,7 +217,7 @@ static int punch_some(const struct skv_seq_local *l, uint64_t from, uint64_t to,
 		*at = data < 0 ? l->layout.total : (uint64_t)data;
 		if (*at >= to)
 			break;
-		n = PUNCH_BYTES - *at % PAGE_BYTES; /* up to the end of a memory page, or that page would stay */
+		n = PUNCH_BYTES - *at % PAGE_BYTES; /* up to the end of a page: only whole pages are freed */
 		n = to - *at < n ? to - *at : n;
 		if (fallocate(l->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, data, (off_t)n) < 0)
 			return -errno;
@@ -228,7 +229,7 @@ static int punch_some(const struct skv_seq_local *l, uint64_t from, uint64_t to,
 
 uint64_t skv_seqfile_least(const struct skv_seq_local *l)
 {
-	/* the header, tokens, journal and references are rounded up to memory pages, too */
+	/* header, tokens, journal and references are rounded up to pages, too: these are the other four pages */
 	return (l->layout.n_tables + UINT64_C(4)) * PAGE_BYTES + l->layout.state_bytes;
 }
 
@@ -252,8 +253,8 @@ int skv_seqfile_trim(const struct skv_seq_local *l, uint64_t *at, uint32_t *unit
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-#define COPY_BYTES (128u << 10) /* at a time */
-#define COPY_UNITS 8000u
+#define COPY_BYTES (128u << 10) /* bytes copied at a time */
+#define COPY_UNITS 8000u /* cost of copying COPY_BYTES in units of work */
 #define BYTES_OF_UNIT (COPY_BYTES / COPY_UNITS)
 
 static bool is_zero(const char *page)
@@ -262,8 +263,8 @@ static bool is_zero(const char *page)
 }
 
 /*
- * Writes those memory pages of n bytes that are not zero: to a reader a page of zeros and a hole are the same. `from`
- * must be zero behind the n bytes, up to the end of a page.
+ * Writes n bytes, without the 4 KiB pages that are all zero: a reader cannot tell a page of zeros from a hole. `from`
+ * must be zero from the n bytes on to the end of their last page.
  */
 static int write_pages(int to, const char *from, off_t at, size_t n)
 {
@@ -283,7 +284,7 @@ static int write_pages(int to, const char *from, off_t at, size_t n)
 	return 0;
 }
 
-/* SEEK_HOLE is not used: the kernel would search every page up to the next hole, in one system call. */
+/* Does not use SEEK_HOLE, for which the kernel searches every page up to the next hole in one long system call. */
 int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_local *from, uint64_t *at,
                           uint32_t *units)
 {
@@ -312,9 +313,9 @@ int skv_seqfile_copy_some(const struct skv_seq_local *to, const struct skv_seq_l
 }
 
 /*
- * Copies n bytes, from *at on, from a position in one file to a position in another, fresh file. Zeros are not written,
- * so that the copy takes no more memory than the original. 0: complete, and *at is 0 again; 1: there is more; negative
- * errno.
+ * Copies n bytes from offset from_at of one memfd to offset to_at of another, which is empty; byte *at is next. Pages
+ * of zeros are not written, so that the copy takes no more memory than the original. 0: complete, and *at is 0 again;
+ * 1: there is more; negative errno.
  */
 static int copy_bytes(const struct skv_seq_local *to, uint64_t to_at, const struct skv_seq_local *from,
                       uint64_t from_at, uint64_t n, uint64_t *at, uint32_t *units)

@@ -85,7 +85,7 @@ int skv_seq_check_name(struct skv_core *c, uint32_t account, const struct skv_mo
 	return 0;
 }
 
-/* Number of sealed prefixes without a holder. */
+/* Number of the account's sealed prefixes. */
 static uint32_t count_prefixes(const struct skv_core *c, uint32_t account)
 {
 	uint32_t n = 0;
@@ -176,7 +176,7 @@ int skv_seq_make_held(struct skv_core *c, uint32_t session, const char *name, ui
 	return 0;
 }
 
-/* Pages on lease to a holder stay there. *at counts pages with references first, then pages of the sequence. */
+/* *at is the next page: first for dropping references, then for freeing pages. The holder keeps its pages on lease. */
 enum skv_progress skv_seq_remove_some(struct skv_core *c, uint32_t seq, uint32_t *at, uint32_t *units)
 {
 	struct skv_seq_row *q = skv_write_seq(&c->state, seq);

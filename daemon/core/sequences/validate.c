@@ -2,9 +2,9 @@
 /*
  * daemon/core/sequences/validate.c - checks a sequence's page tables against the owner words.
  *
- * A client wrote this memory and may still write to it while it is read here. So each word is read once, checked, and
- * the checked copy is used; an earlier read proves nothing. Marks reveal a page that is named twice, in one table or
- * two; owner words reveal pages of another sequence or client.
+ * A client wrote the page tables and may still write to them while the daemon reads them. So each word is read once and
+ * checked, and only the checked copy is used; an earlier read of the same word proves nothing. Marks reveal a page that
+ * is named twice, in one table or two; owner words reveal a page of another sequence or client.
  */
 #include "common/fd.h"
 #include "common/records.h"
@@ -20,11 +20,11 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#define WINDOW 2048u /* entries that are read at a time */
+#define WINDOW 2048u /* number of table entries that are read at a time */
 
 /*
- * Marks the entry's page. Returns what is wrong with the entry; NULL if it is a hole or a page that the sequence may
- * name.
+ * Checks a table entry and marks its page. Returns NULL if the entry is a hole or names a page that the sequence may
+ * name; otherwise a text on what is wrong with the entry.
  */
 static const char *take_entry(struct skv_core *c, struct skv_walk *w, enum skv_page_kind kind, skv_pte e)
 {
@@ -91,7 +91,7 @@ int skv_validate_memory(struct skv_core *c, uint32_t seq)
 	const struct skv_seq_row *q = skv_seq_row(&c->state, seq);
 	uint64_t quota = c->memory[SKV_DEVICE_HOST].limits.account_bytes;
 	uint64_t pages = (uint64_t)(q->pages + q->refs) * skv_pool_row(&c->state, q->pool)->page_bytes;
-	/* memory comes in pages: a hardly used sequence has one for each table */
+	/* memory comes in pages of 4 KiB: a sequence with few tokens takes one for each table */
 	uint64_t least = skv_seqfile_least(&c->seqs[seq]);
 	char why[sizeof(c->why)];
 
@@ -106,7 +106,7 @@ int skv_validate_memory(struct skv_core *c, uint32_t seq)
 
 /* ---- marks ----------------------------------------------------------------------------------- */
 
-/* Before the marks: the length of the map, and padding that aligns the marks. */
+/* Bytes before the marks, for the length of the mapping and for alignment. */
 #define BEFORE_MARKS 64u
 
 uint8_t *skv_marks_new(const struct skv_core *c, uint32_t pool)
@@ -149,8 +149,8 @@ void skv_walk_begin(struct skv_core *c, uint32_t seq, skv_owner own, uint8_t *ma
 }
 
 /*
- * Reads the next window of entries. Returns their number, 0 at the end; negative errno if the system lacks something
- * for now. If the window cannot be read, `to` gets zeros, which are of no kind.
+ * Reads the next window of entries. Returns their number; 0: the walk is at its end; negative errno: the system lacks
+ * something for now. If the window cannot be read for another reason, `to` gets zeros.
  */
 static int next_window(struct skv_core *c, struct skv_walk *w, skv_pte to[WINDOW])
 {
@@ -181,8 +181,8 @@ static bool is_through(const struct skv_core *c, const struct skv_walk *w)
 }
 
 /*
- * Writes a checked window to the list. False: it cannot be written. A window of zeros becomes a hole: most tables of
- * most sequences are holes, and a full list would be many times as large as they are.
+ * Writes a window of checked entries to the list. False: it cannot be written. A window of zeros becomes a hole of the
+ * list's file: most tables of most sequences are holes, and a list without holes would take many times their memory.
  */
 static bool list(struct skv_walk *w, const skv_pte *window, uint32_t n)
 {
@@ -240,7 +240,7 @@ enum skv_progress skv_walk_take(struct skv_core *c, struct skv_walk *w, uint32_t
 		for (uint32_t i = 0; i < n; i++) {
 			uint32_t page = skv_pte_id(window[i]);
 
-			/* an entry that the check did not mark was not there then */
+			/* skips pages without the mark OWN: the client wrote such an entry after the first walk */
 			if (skv_pte_kind(window[i]) != SKV_PTE_PRIVATE || !skv_page_exists(c, pool, page) ||
 			    w->marks[page] != SKV_MARK_OWN)
 				continue;
@@ -258,7 +258,7 @@ enum skv_progress skv_progress_of(struct skv_core *c, int r)
 	return r < 0 ? skv_failed(c, r) : r > 0 ? SKV_GOES_ON : SKV_DONE;
 }
 
-/* Makes the entry SHARED and clears its page's mark. Returns the mark; NONE: the page is not to be shared. */
+/* Makes a table entry SHARED and clears its page's mark. Returns the mark; NONE: the entry is not to be shared. */
 static uint8_t share_entry(struct skv_core *c, const struct skv_walk *w, skv_pte *entry)
 {
 	uint32_t pool = skv_seq_row(&c->state, w->seq)->pool, page = skv_pte_id(*entry);
@@ -269,12 +269,12 @@ static uint8_t share_entry(struct skv_core *c, const struct skv_walk *w, skv_pte
 		return SKV_MARK_NONE;
 	mark = w->marks[page];
 	w->marks[page] = SKV_MARK_NONE;
-	if (mark != SKV_MARK_NONE) /* else the entry was not there at the check, or its page has been shared already */
+	if (mark != SKV_MARK_NONE) /* else the entry was written after the check, or its page is shared already */
 		*entry = skv_pte_make(SKV_PTE_SHARED, page);
 	return mark;
 }
 
-/* Writes the parent's entries, some of which have changed. */
+/* Writes a window of the parent's entries, some of which have become SHARED, and saves the old ones to the undo log. */
 static int write_shared(struct skv_core *c, const struct skv_walk *w, uint32_t n, const skv_pte *window,
                         const skv_pte *was)
 {
@@ -284,11 +284,11 @@ static int write_shared(struct skv_core *c, const struct skv_walk *w, uint32_t n
 	skv_undo_save_file(&c->state, w->seq, skv_seqfile_entry_at(l, w->table, w->index), was, n * sizeof(*was));
 	r = skv_seqfile_write(l, w->table, w->index, n, window);
 	if (r < 0)
-		(void)skv_seqfile_write(l, w->table, w->index, n, was); /* restores those that were written */
+		(void)skv_seqfile_write(l, w->table, w->index, n, was); /* some may have been written: restores all */
 	return r;
 }
 
-/* Gives the child, and the parent for pages that were its own, references to the pages of these entries. */
+/* Adds references to the pages of these entries: for the child, and for the parent where it owned the page before. */
 static void refer(struct skv_core *c, const struct skv_walk *w, uint32_t child, uint32_t n, const skv_pte *window,
                   const uint8_t *marks)
 {

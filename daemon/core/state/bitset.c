@@ -13,7 +13,7 @@ int skv_bitset_init(struct skv_bitset *b, uint32_t n)
 		uint64_t *words;
 
 		n = n / BITS + 1;
-		words = calloc(n, sizeof(*words)); /* only pages that are touched cost memory */
+		words = calloc(n, sizeof(*words)); /* takes memory only where bits are set later */
 		if (!words) {
 			skv_bitset_deinit(b);
 			return -ENOMEM;
@@ -38,7 +38,7 @@ void skv_bitset_put(struct skv_bitset *b, uint32_t number, bool in)
 
 		*word = in ? was | bit : was & ~bit;
 		if (!was == !*word)
-			return; /* the levels above are right already */
+			return; /* the word was and stays zero or nonzero, so higher levels do not change */
 	}
 }
 
@@ -47,7 +47,7 @@ bool skv_bitset_has(const struct skv_bitset *b, uint32_t number)
 	return b->level[0][number / BITS] >> number % BITS & 1;
 }
 
-/* The smallest number under bit `at` of a level. */
+/* The smallest number of the set that bit `at` of a level covers. */
 static uint32_t descend(const struct skv_bitset *b, uint32_t level, uint32_t at)
 {
 	while (level-- > 0)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/state/bitset.h - a set of small numbers in which the next number is found in a few steps, however many
- * there are.
+ * daemon/core/state/bitset.h - a set of numbers below a fixed limit, as bits in several levels. The next number of the
+ * set is found in a few steps, however large the set is.
  *
- * Level 0 has a bit for each number, each further level a bit for each word of the level below: set if that word is not
- * 0.
+ * Level 0 has a bit for each number. Each further level has a bit for each 64-bit word of the level below, which is set
+ * if that word is not 0.
  */
 #ifndef SKV_CORE_BITSET_H
 #define SKV_CORE_BITSET_H
@@ -12,7 +12,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define SKV_BITSET_LEVELS 5 /* 6 bits each: numbers below 2^30 */
+#define SKV_BITSET_LEVELS 5 /* maximum of levels; each resolves 6 bits of a number: numbers below 2^30 */
 #define SKV_BITSET_NONE UINT32_MAX
 
 struct skv_bitset {
@@ -21,12 +21,12 @@ struct skv_bitset {
 	uint64_t *level[SKV_BITSET_LEVELS];
 };
 
-/* Makes an empty set for numbers below n. -ENOMEM: nothing is left behind. */
+/* Makes an empty set for numbers below n. -ENOMEM: no memory stays allocated. */
 int skv_bitset_init(struct skv_bitset *, uint32_t n);
-void skv_bitset_deinit(struct skv_bitset *); /* a zeroed set is fine */
+void skv_bitset_deinit(struct skv_bitset *); /* accepts a zeroed struct */
 void skv_bitset_put(struct skv_bitset *, uint32_t number, bool in);
 bool skv_bitset_has(const struct skv_bitset *, uint32_t number);
-/* The smallest number that is not below `from`; the largest number. SKV_BITSET_NONE: there is none. */
+/* The set's smallest number that is not below `from`; the set's largest number. SKV_BITSET_NONE: there is none. */
 uint32_t skv_bitset_next(const struct skv_bitset *, uint32_t from);
 uint32_t skv_bitset_last(const struct skv_bitset *);
 

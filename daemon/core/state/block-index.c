@@ -7,10 +7,10 @@
 
 #define NONE UINT32_MAX
 #define FIRST_ENTRIES 1024u
-#define DENSE 64u  /* blocks at the beginning that have an entry each */
-#define STRIDE 64u /* of the others, blocks from one entry to the next */
+#define DENSE 64u  /* number of blocks at the beginning of a prefix that have an entry each */
+#define STRIDE 64u /* number of blocks from one entry to the next after the first DENSE blocks */
 
-/* The block of entry number i of an owner. */
+/* Index of the block to which entry i of an owner belongs. */
 static uint32_t block_of(uint32_t i)
 {
 	return i < DENSE ? i : (i - DENSE + 1) * STRIDE;
@@ -62,7 +62,7 @@ static void split_bucket(struct skv_block_index *x)
 	}
 }
 
-/* Twice as many. The memory is not touched here: large arrays are remapped, not copied. */
+/* Doubles the capacity. Takes little time even for large arrays, since realloc() remaps them without copying. */
 static int grow(struct skv_block_index *x)
 {
 	const uint32_t cap = x->cap ? 2 * x->cap : FIRST_ENTRIES;
@@ -84,7 +84,7 @@ static int grow(struct skv_block_index *x)
 	return 0;
 }
 
-/* An entry that is free; NONE: there is no memory. */
+/* Takes a free entry; NONE: out of memory. */
 static uint32_t take_entry(struct skv_block_index *x)
 {
 	uint32_t i = x->free;
@@ -143,7 +143,10 @@ void skv_block_index_deinit(struct skv_block_index *x)
 
 /* ---- the longest match ---- */
 
-/* The next entry of this block, with this key, whose owner can be used; NONE: no more. `i`: where to begin. */
+/*
+ * Finds the next entry of block `at` with this key whose owner can be used, beginning with entry `i` of a bucket's
+ * list; NONE: there is none.
+ */
 static uint32_t find(const struct skv_block_index *x, const struct skv_block_owners *owners, uint32_t i,
                      const struct skv_block_key *key, uint32_t at)
 {
@@ -155,7 +158,10 @@ static uint32_t find(const struct skv_block_index *x, const struct skv_block_own
 	return i;
 }
 
-/* Of the prompt's n blocks the owner has `least` at least, and shares the block after them or not. */
+/*
+ * Number of the prompt's n blocks that the owner has, found by bisection. The owner is known to have at least `least`
+ * blocks.
+ */
 static uint32_t shared(const struct skv_block_owners *owners, uintptr_t owner, const struct skv_block_key *keys,
                        uint32_t n, uint32_t least)
 {
@@ -178,7 +184,7 @@ static uint32_t shared(const struct skv_block_owners *owners, uintptr_t owner, c
 uint32_t skv_block_index_longest(const struct skv_block_index *x, const struct skv_block_owners *owners,
                                  const struct skv_block_key *keys, uint32_t n, uintptr_t *ret_owner)
 {
-	uint32_t least = 0, most = 0, best = 0; /* entries of a prefix that somebody shares */
+	uint32_t least = 0, most = 0, best = 0; /* bounds of the number of entries shared; blocks of the best owner */
 
 	if (x->cap == 0)
 		return 0;

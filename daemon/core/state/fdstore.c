@@ -7,14 +7,14 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* A change that is not committed yet, or that the store could not be told so far. */
+/* A descriptor added to or removed from the store by the current change, or earlier if the store could not be told. */
 struct skv_fdstore_change {
-	int fd; /* -1: removed */
-	bool told;
+	int fd; /* the added descriptor; -1: the name is removed */
+	bool told; /* the store has been told */
 	char name[SKV_FDSTORE_NAME];
 };
 
-/* A letter and four digits of base 64: short, because all names together go into one environment variable. */
+/* Makes a name of a letter and four base-64 digits: short, because all names go into one environment variable. */
 static void name_of(char letter, uint64_t number, char ret[SKV_FDSTORE_NAME])
 {
 	static const char digits[] = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz_-";
@@ -26,7 +26,8 @@ static void name_of(char letter, uint64_t number, char ret[SKV_FDSTORE_NAME])
 }
 
 /*
- * The row and 6 bits of its generation: within a change no row is given back and taken so often that its name repeats.
+ * The four digits have room for the row (16 bits of the id) and 8 bits of its generation. Within one change no row is
+ * given back and taken again so often that a name repeats.
  */
 void skv_fdstore_name(const struct skv_state *s, enum skv_table t, uint32_t row, char ret[SKV_FDSTORE_NAME])
 {
@@ -58,7 +59,7 @@ bool skv_fdstore_is_file(int fd, const struct skv_file_id *file)
 	return is.dev == file->dev && is.ino == file->ino;
 }
 
-/* Number of descriptors that the state refers to, its own included. */
+/* Number of descriptors that the state refers to, that of the state memfd included. */
 static size_t descriptors(const struct skv_core *c)
 {
 	const uint32_t *live = c->state.header->live;
@@ -85,7 +86,7 @@ int skv_fdstore_allows(struct skv_core *c)
 	                       n);
 }
 
-/* False: no memory for the entry. */
+/* Remembers an added descriptor, or a removed one (fd -1), until the commit. False: out of memory. */
 static bool remember(struct skv_core *c, const char *name, int fd)
 {
 	if (c->n_fd_changes == c->cap_fd_changes) {
@@ -106,7 +107,7 @@ static bool remember(struct skv_core *c, const char *name, int fd)
 void skv_fdstore_add(struct skv_core *c, const char *name, int fd)
 {
 	if (c->fdstore.add && !remember(c, name, fd))
-		(void)c->fdstore.add(c->fdstore.ctx, name, fd); /* it may as well be stored now */
+		(void)c->fdstore.add(c->fdstore.ctx, name, fd); /* no memory to remember it: stores it at once */
 }
 
 void skv_fdstore_remove(struct skv_core *c, const char *name)
@@ -115,10 +116,10 @@ void skv_fdstore_remove(struct skv_core *c, const char *name)
 		return;
 	for (uint32_t i = 0; i < c->n_fd_changes; i++)
 		if (c->fd_changes[i].fd >= 0 && strcmp(c->fd_changes[i].name, name) == 0) {
-			c->fd_changes[i] = c->fd_changes[--c->n_fd_changes]; /* it was added by the same change */
+			c->fd_changes[i] = c->fd_changes[--c->n_fd_changes]; /* added by this change: the two cancel */
 			return;
 		}
-	(void)remember(c, name, -1); /* if out of memory: an unneeded entry of the store is never claimed */
+	(void)remember(c, name, -1); /* without memory for this, the store keeps a descriptor that is never claimed */
 }
 
 void skv_fdstore_before_commit(struct skv_core *c)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rows that a client's ids name. Ids of another client's sessions or sequences are invalid. */
+/* Finds the rows for ids in a client's request. The ids of another client's sessions and sequences are not accepted. */
 #include "daemon/core/state/lookup.h"
 #include "daemon/core/state/refuse.h"
 

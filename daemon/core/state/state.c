@@ -7,7 +7,7 @@
 #include <sys/stat.h>
 #include "common/fd.h"
 
-/* Ids are generation << 16 | index. */
+/* The id of a row is generation << 16 | index. */
 #define ID_INDEX_BITS 16
 #define ID_MAX_ROWS 65535u
 
@@ -28,8 +28,8 @@ static const uint32_t element_bytes[SKV_TABLE_COUNT] = {
 };
 
 /*
- * Words of the undo log. A change is what one turn of the event loop does; it hardly changes any page's owner more than
- * twice. The log has memory only where it was written.
+ * Number of words of the undo log. A change consists of the work of one turn of the event loop, which hardly changes
+ * the owner of a page more than twice. The log takes memory only where it was written.
  */
 static uint64_t undo_words(const struct skv_geometry *g)
 {
@@ -39,7 +39,10 @@ static uint64_t undo_words(const struct skv_geometry *g)
 	       (UINT64_C(64) << 20);
 }
 
-/* Elements of a table. An account has a client or a sequence, or is about to get its first client. */
+/*
+ * Number of elements of a table. Accounts have one element more than there can be clients and sequences: an account has
+ * a client or a sequence, or is about to get its first one.
+ */
 static uint64_t elements_of(const struct skv_geometry *g, enum skv_table t)
 {
 	switch (t) {
@@ -64,7 +67,7 @@ static bool within(uint64_t x, uint64_t most)
 	return x && x <= most;
 }
 
-/* The header that belongs to a geometry; false when the geometry is out of bounds. */
+/* Computes the header of a state with this geometry. False: a size of the geometry is out of bounds. */
 static bool header_of(const struct skv_geometry *g, struct skv_state_header *ret)
 {
 	struct skv_state_header h = {
@@ -89,7 +92,7 @@ static bool header_of(const struct skv_geometry *g, struct skv_state_header *ret
 	}
 	h.total_bytes = at;
 	*ret = h;
-	return at < UINT64_C(1) << 46; /* limit of the address space */
+	return at < UINT64_C(1) << 46; /* a larger state could not be mapped into the address space */
 }
 
 int skv_state_new(struct skv_state *s, const struct skv_geometry *g)
@@ -113,10 +116,11 @@ int skv_state_new(struct skv_state *s, const struct skv_geometry *g)
 }
 
 /*
- * There is no checksum. The positions of the tables follow from the geometry, which the header has twice, as sizes and
- * as the resulting offsets; the two are compared word by word. The rest of the header changes all the time; rows and
- * counts show whether it is right (verify.h, balance.h). Of the geometry, segment_bytes and pool_bytes of host memory
- * only determine sizes of future segments, within bounds that the other sizes set (pools.c).
+ * Checks a header, which has no checksum. The header has the geometry and also the table offsets that follow from it;
+ * the check computes the offsets again and compares them. The other fields of the header change all the time; whether
+ * they are right is seen from the rows and counts (verify.h, balance.h). An error in segment_bytes or pool_bytes of the
+ * geometry is not found: they only determine sizes of future segments, within bounds that the other sizes set
+ * (pools.c).
  */
 static const char *header_check(const struct skv_state_header *h)
 {
@@ -199,9 +203,9 @@ uint32_t skv_state_take(struct skv_state *s, enum skv_table t)
 	else
 		return SKV_NO_INDEX;
 	row = skv_undo_save(s, skv_state_at(s, t, index), h->element_bytes[t]);
-	if (h->free[t]) /* a row that was never used has no next_free, and its bytes are unverified */
+	if (h->free[t]) /* only a row of the free list has a next_free; the bytes of a row never used are unverified */
 		h->free[t] = row->next_free;
-	generation = row->generation % 0xffff + 1; /* 1 … 65535 */
+	generation = row->generation % 0xffff + 1; /* the next one of 1 … 65535 */
 	memset(row, 0, h->element_bytes[t]);
 	row->generation = generation;
 	row->live = 1;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * The log consists of words: first the number of words in use, then the saved bytes of each entry, followed by the
- * entry's trailer. So the log is read from its end. Another process sees the words that a dead process wrote in program
- * order; only the compiler could reorder them, and the signal fences prevent that.
+ * The undo log is an array of 64-bit words. Word 0 is the number of words in use; then come the entries, each of its
+ * saved bytes followed by a trailer. So the log is read from its end. The next process sees the writes of a dead
+ * process in program order, unless the compiler has reordered them; the signal fences prevent the compiler from
+ * reordering.
  */
 #include "daemon/core/state/undo.h"
 
@@ -12,14 +13,14 @@
 #include <sys/mman.h>
 #include "daemon/core/state/state.h"
 
-#define KEPT_WORDS (UINT64_C(1) << 17) /* words of the log whose memory stays after a change */
+#define KEPT_WORDS (UINT64_C(1) << 17) /* number of the log's words whose memory is not freed after a change */
 #define PAGE_WORDS (4096u / sizeof(uint64_t))
 
-/* Follows the saved bytes. */
+/* The end of a log entry, after the saved bytes. */
 struct trailer {
 	uint64_t offset;
 	uint32_t bytes;
-	uint32_t file; /* 0: the state; else the memory of the sequence in row file - 1 */
+	uint32_t file; /* 0: the bytes are of the state; else of the memory of the sequence in row file - 1 */
 };
 #define TRAILER_WORDS (sizeof(struct trailer) / sizeof(uint64_t))
 
@@ -45,7 +46,7 @@ static void save(struct skv_state *s, const struct trailer *t, const void *was)
 	atomic_signal_fence(memory_order_seq_cst);
 }
 
-/* Was it saved in this change, as far as remembered? Remembers it. */
+/* Is this piece of the state in the cache of pieces saved in this change? If not, adds it to the cache. */
 static bool see(struct skv_state *s, const struct trailer *t)
 {
 	struct skv_undo_seen *set = &s->seen[t->offset * 0x9e3779b97f4a7c15u >> 32 & (SKV_UNDO_SETS - 1)];
@@ -100,7 +101,7 @@ void skv_undo_commit(struct skv_state *s)
 
 /* ---- after the death of a process ------------------------------------------------------------ */
 
-/* The positions of tables never change: the header was checked when the state was mapped. */
+/* Would the entry change the fixed part of the header, such as table offsets? A log with such an entry is invalid. */
 static bool moves_tables(const struct skv_state *s, const struct trailer *t, const void *was)
 {
 	const uint64_t fixed = offsetof(struct skv_state_header, free);
@@ -109,7 +110,7 @@ static bool moves_tables(const struct skv_state *s, const struct trailer *t, con
 	                                   t->bytes < fixed - t->offset ? t->bytes : fixed - t->offset);
 }
 
-/* Reads the entry that ends at word `end`. Returns where it begins, or 0 if there cannot be one. */
+/* Reads and checks the entry that ends before word `end`. Returns the word at which it begins; 0: it is not valid. */
 static uint64_t entry_before(const struct skv_state *s, uint64_t end, struct trailer *ret)
 {
 	const struct skv_state_header *h = s->header;

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/compress.cu - compression of tokens to references and codes; see kernels/compress.h.
+ * kernels/cuda/compress/compress.cu - compresses tokens to references and codes; see kernels/compress.h.
  *
- * First all new references are stored. Codes are made only from stored data, so decompress() starts from exactly the
- * same: x of each token is gathered; its nearest references are found (nearest-refs.cu), named in its record, and
- * averaged; then both x and the mean are encoded (encode.cu). Many layers are compressed at a time if a step compresses
- * few tokens of each.
+ * First all new references are stored. Codes are made only from stored references, so decompress() starts from exactly
+ * the same data. For each token x is gathered; the token's nearest references are found (nearest-refs.cu), named in its
+ * record, and averaged; then both x and the mean are encoded (encode.cu). Several layers are compressed at a time if a
+ * step compresses few tokens of each.
  */
 #include "kernels/cuda/compress/compress.cuh"
 
@@ -13,8 +13,8 @@
 #define WARPS (THREADS / 32)
 
 /*
- * Gathers x[own_d] of a token, the part of this rank's heads, from its row in a page to shared memory. A whole block
- * does it.
+ * Gathers x[own_d] of a token, the part of x for this rank's heads, from the token's row in a page to shared memory.
+ * Called by a whole block.
  */
 DEVICE void gather(const struct codec *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
@@ -39,7 +39,7 @@ DEVICE void gather(const struct codec *k, const struct skv_kseq *s, uint32_t tok
 	__syncthreads();
 }
 
-/* Loads x[d] of a token to shared memory. A whole block does it. */
+/* Loads x[d] of a token, for all ranks' heads, to shared memory. Called by a whole block. */
 DEVICE void take(const struct compress_item *j, uint32_t token, float *x)
 {
 	if (!j->given) {
@@ -55,8 +55,8 @@ DEVICE void take(const struct compress_item *j, uint32_t token, float *x)
 /* ---- references ------------------------------------------------------------------------------ */
 
 /*
- * 32 lanes quantize a scale block, two numbers each, SKV_REF_SCALE_BLOCK in all. They store its scale and zero point,
- * and its numbers.
+ * Quantizes a scale block of SKV_REF_SCALE_BLOCK numbers, by 32 lanes with two numbers each. Stores the block's scale
+ * and zero point to `shared`, and its numbers to q.
  */
 DEVICE void store_scale_block(const float *x, uint32_t bits, uint8_t *shared, uint8_t *q)
 {
@@ -77,7 +77,7 @@ DEVICE void store_scale_block(const float *x, uint32_t bits, uint8_t *shared, ui
 		q[threadIdx.x % 32] = (uint8_t)(a | b << 4);
 }
 
-/* Grid: max references of a sequence, sequences of layers. */
+/* Stores the new references. The grid is max references of a sequence (x) by (layer, sequence) pairs (y). */
 __global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_constant__ struct compress_params c)
 {
 	__shared__ __align__(16) float x[SKV_MAX_CODEC_DIM];
@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_consta
 	for (uint32_t g = threadIdx.x / 32; g < k->d / SKV_REF_SCALE_BLOCK && k->c.ref_bits != 16; g += WARPS)
 		store_scale_block(x + g * SKV_REF_SCALE_BLOCK, k->c.ref_bits, to + 4 * g,
 		                  to + k->d / SKV_REF_SCALE_BLOCK * 4 + g * (SKV_REF_SCALE_BLOCK * k->c.ref_bits / 8));
-	/* Padding of the record: quantized numbers need not end at a multiple of 16 bytes. */
+	/* Zeros the record's padding: quantized numbers need not end at a multiple of 16 bytes. */
 	const uint32_t end = skv_quantized_bytes(k->d, k->c.ref_bits, SKV_REF_SCALE_BLOCK);
 	for (uint32_t i = end + threadIdx.x; i < k->ref_bytes && k->c.ref_bits != 16; i += THREADS)
 		to[i] = 0;
@@ -107,7 +107,7 @@ __global__ void __launch_bounds__(THREADS) store_refs_kernel(const __grid_consta
 
 /* ---- x and its nearest references -------------------------------------------------------------- */
 
-/* Grid: tokens of a sequence, sequences of layers. */
+/* Gathers x of tokens that get a code, as bf16. The grid is tokens of a sequence (x) by (layer, sequence) pairs (y). */
 __global__ void __launch_bounds__(THREADS) gather_kernel(const __grid_constant__ struct compress_params c)
 {
 	__shared__ __align__(16) float x[SKV_MAX_CODEC_DIM];
@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(THREADS) gather_kernel(const __grid_constant__
 		to[i / 2] = BF16::pair(x[i], x[i + 1]);
 }
 
-/* Merges the nearest references of all slices, in all lanes; then sorts them by number. */
+/* Returns, in all lanes, the nearest references over all slices, sorted by number. */
 DEVICE struct nearest nearest_of(const struct compress_params *c, size_t row)
 {
 	struct nearest best = nearest_none();
@@ -150,8 +150,8 @@ DEVICE struct nearest nearest_of(const struct compress_params *c, size_t row)
 }
 
 /*
- * Begins a code's record with the numbers of its references, and averages these. Grid: tokens of a sequence, WARPS per
- * block; sequences of layers.
+ * Begins a code's record with the numbers of its references, and averages these references. The grid is tokens of a
+ * sequence, WARPS per block (x) by (layer, sequence) pairs (y).
  */
 __global__ void __launch_bounds__(THREADS) begin_codes_kernel(const __grid_constant__ struct compress_params c)
 {
@@ -190,7 +190,7 @@ __global__ void __launch_bounds__(THREADS) begin_codes_kernel(const __grid_const
 			*b = bf16_of(y);
 			continue;
 		}
-		decode_numbers(&plain, &of_x, z); /* E is linear, so it is applied to the difference */
+		decode_numbers(&plain, &of_x, z); /* E is linear, so it is applied to the difference x - b */
 #pragma unroll
 		for (int o = 0; o < 8; o++)
 			z[o] -= y[o];
@@ -200,7 +200,7 @@ __global__ void __launch_bounds__(THREADS) begin_codes_kernel(const __grid_const
 
 /* ---- compression of layers ------------------------------------------------------------------- */
 
-/* Lays out the workspace of one launch; returns its bytes. */
+/* Lays out the workspace of one launch at `mem`; returns the workspace's bytes. */
 static size_t compress_layout(const struct skv_shape *sh, struct compress_params *c, uint8_t *mem)
 {
 	const uint32_t d = skv_token_dims(sh);
@@ -222,7 +222,7 @@ size_t skv_cuda_compress_bytes(const struct skv_shape *sh)
 	return sh->codec->kind == SKV_COMPRESS_QUANT ? 0 : compress_layout(sh, &c, NULL);
 }
 
-/* Encodes the call's tokens, as many at a time as there are rows for. */
+/* Encodes the call's tokens, as many at a time as the workspace has rows for. */
 static void encode_tokens(struct compress_params *c, uint32_t layers, uint32_t tokens, cudaStream_t stream)
 {
 	const uint32_t n = layers * c->n, max_tokens = c->max_tokens;
@@ -293,7 +293,10 @@ struct gather_params {
 	float *x;
 };
 
-/* Grid: max tokens of a sequence, sequences. */
+/*
+ * Gathers this rank's part of x, in fp32; other ranks' elements are -infinity. The grid is max tokens of a sequence (x)
+ * by sequences (y).
+ */
 __global__ void __launch_bounds__(THREADS) gather_tokens_kernel(const __grid_constant__ struct gather_params c)
 {
 	__shared__ __align__(16) float own[SKV_MAX_CODEC_DIM];

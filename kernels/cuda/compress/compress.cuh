@@ -2,27 +2,30 @@
 /*
  * kernels/cuda/compress/compress.cuh - parameters and functions that the kernels of latent compression share.
  *
- * A launch processes `max_tokens` tokens, from the first one to compress plus `skip` on, of n sequences in some layers.
- * Token i of these has row i of the intermediate results in the workspace. References among the tokens also have rows,
- * which are not used.
+ * A launch processes `max_tokens` tokens of each of n sequences in some layers: those that follow the first `skip`
+ * tokens to compress. Each of these tokens has a row of intermediate results in the workspace. References among the
+ * tokens also have rows, which are not used.
  */
 #ifndef SKV_CUDA_COMPRESS_CUH
 #define SKV_CUDA_COMPRESS_CUH
 
 #include "kernels/cuda/compress/records.cuh"
 
-#define MAX_LAYERS 32u   /* max layers of one launch: as many as fit its parameters */
-#define MAX_ROWS 4096u   /* max rows of one launch */
-#define MAX_SLICES 64u   /* max slices of the references, each searched by a block */
-#define REFS_PER_TILE 128u     /* references that tokens are compared with at a time */
+#define MAX_LAYERS 32u   /* max layers of one launch: as many as fit into its parameters */
+#define MAX_ROWS 4096u   /* max rows of intermediate results of one launch */
+#define MAX_SLICES 64u   /* max slices into which references are divided; a block searches one slice */
+#define REFS_PER_TILE 128u     /* number of references that tokens are compared with at a time */
 
-/* The nearest references of a token, out of some: the best first; ties go to the lower number. */
+/*
+ * The nearest references of a token among some references, the nearest first; of equally near ones, the lower number
+ * first.
+ */
 struct nearest {
 	float score[SKV_MAX_REFS];
 	uint32_t id[SKV_MAX_REFS];
 };
 
-/* Parameters that differ from layer to layer. */
+/* Parameters of a launch that differ from layer to layer. */
 struct compress_layer {
 	const void *in, *down;
 	uint32_t layer, codes, refs;
@@ -32,27 +35,34 @@ struct compress_params {
 	struct codec k;
 	struct compress_layer layer[MAX_LAYERS];
 	const struct skv_kseq *seq;
-	const float *given; /* NULL, or x of all ranks: [n][given_rows][d], of each sequence from n_compressed on */
+	/* NULL, or x of the tokens at n_compressed and after it, for the heads of all ranks: [n][given_rows][d]. */
+	const float *given;
 	uint32_t given_rows;
-	uint32_t n; /* sequences; row r: token r % max_tokens, sequence r / max_tokens % n, layer r / max_tokens / n */
+	/*
+	 * Number of sequences. Row r is for token r % max_tokens of sequence r / max_tokens % n, in layer r /
+	 * max_tokens / n.
+	 */
+	uint32_t n;
 	uint32_t skip, max_tokens;
 	uint32_t slices;
-	__nv_bfloat16 *x, *b; /* [row][d] */
-	__nv_bfloat16 *h;     /* [row][hidden] */
-	struct nearest *near; /* [row][slices] */
+	__nv_bfloat16 *x, *b; /* [row][d] x, and the mean b, of tokens */
+	__nv_bfloat16 *h;     /* [row][hidden] hidden units */
+	struct nearest *near; /* [row][slices] nearest references of tokens */
 };
 
-/* The work of a block or of a warp. */
+/* The tokens of one sequence and layer that a launch processes. */
 struct compress_item {
 	struct codec k;
 	const struct compress_layer *layer;
 	const struct skv_kseq *s;
-	const float *given; /* of the sequence, or NULL */
-	uint32_t from, n; /* the first token; the number of tokens */
-	size_t row;       /* row of the first token */
+	const float *given; /* x of the sequence's tokens, or NULL */
+	uint32_t from, n; /* index of the first token; number of tokens */
+	size_t row;       /* index of the first token's row of intermediate results */
 };
 
-/* The item of the call's sequence `which`, counted over the sequences of the first layer, then of the next one. */
+/*
+ * Returns item number `which`: the sequences of the call in the first layer come first, then those in the next layer.
+ */
 DEVICE struct compress_item compress_item_of(const struct compress_params *c, uint32_t which)
 {
 	struct compress_item j;
@@ -71,7 +81,7 @@ DEVICE struct compress_item compress_item_of(const struct compress_params *c, ui
 
 /* ---- nearest references ------------------------------------------------------------------------ */
 
-/* The first reference, for the case that no score is a number. */
+/* Returns a list that names the first reference, which stays in it if no score is a number. */
 DEVICE struct nearest nearest_none()
 {
 	return {{-INFINITY, -INFINITY, -INFINITY, -INFINITY}, {0, 0, 0, 0}};
@@ -82,7 +92,9 @@ DEVICE bool nearer(float score, uint32_t id, float than, uint32_t than_id)
 	return score > than || (score == than && id < than_id);
 }
 
-/* Inserts a candidate. Candidates come in any order. A NaN is never near. */
+/*
+ * Inserts a candidate if it is near enough. Candidates come in any order. A candidate whose score is NaN is never near.
+ */
 DEVICE void nearest_consider(struct nearest *best, float score, uint32_t id)
 {
 #pragma unroll
@@ -107,7 +119,7 @@ DEVICE void nearest_merge(struct nearest *best, const struct nearest *other)
 
 /* ---- quantization ---------------------------------------------------------------------------- */
 
-/* The parameters of a scale block: a number q means least + q * scale. */
+/* The parameters of a scale block: a quantized number q has the value least + q * scale. */
 struct quant_scale {
 	__nv_bfloat16 scale, least;
 };
@@ -117,14 +129,14 @@ DEVICE struct quant_scale quant_scale_of(float least, float most, uint32_t bits)
 	return {__float2bfloat16_rn((most - least) / (float)((1u << bits) - 1)), __float2bfloat16_rn(least)};
 }
 
-/* Quantizes x; 0 if the scale is 0 or a value is a NaN. */
+/* Quantizes x; returns 0 if the scale is 0 or a value is NaN. */
 DEVICE uint32_t quantize_number(struct quant_scale g, float x, uint32_t bits)
 {
 	const float scale = __bfloat162float(g.scale), y = rintf((x - __bfloat162float(g.least)) / scale);
 	return y > 0 && scale > 0 ? (uint32_t)fminf(y, (float)((1u << bits) - 1)) : 0;
 }
 
-/* `at` is a multiple of 2. */
+/* Stores the parameters of a scale block; `at` is a multiple of 2. */
 DEVICE void store_quant_scale(struct quant_scale g, uint8_t *at)
 {
 	((__nv_bfloat16 *)at)[0] = g.scale;
@@ -134,8 +146,8 @@ DEVICE void store_quant_scale(struct quant_scale g, uint8_t *at)
 /* ---- launches -------------------------------------------------------------------------------- */
 
 /*
- * Process `layers` layers of the call. If there are few tokens (max_tokens of up to 64) they use small tiles. The
- * results do not depend on that.
+ * Queue the search for nearest references, and the encoding, for `layers` layers. If there are few tokens (max_tokens
+ * of up to 64) small tiles are used. The results do not depend on the tiles.
  */
 void skv_cuda_nearest_refs(const struct compress_params *, uint32_t layers, cudaStream_t);
 void skv_cuda_encode(const struct compress_params *, uint32_t layers, cudaStream_t);

@@ -3,9 +3,9 @@
  * kernels/cuda/compress/decode-latent-load.cuh - the load pipeline, from an index list to shared memory: see
  * decode-latent.cuh.
  *
- * Each function is one stage of the pipeline for one tile. Its inputs have arrived before the barrier at which the
- * current tile began; the data that it begins to load will have arrived before the barrier of the next tile. One warp
- * does the work that is the same for all warps.
+ * Each function is one stage of the pipeline for one tile. A stage's inputs have arrived before the barrier at which
+ * the current tile began; the data that the stage begins to load will have arrived before the barrier of the next tile.
+ * Work that is the same for all warps is done by one warp.
  */
 #ifndef SKV_CUDA_COMPRESS_DECODE_LATENT_LOAD_CUH
 #define SKV_CUDA_COMPRESS_DECODE_LATENT_LOAD_CUH
@@ -15,8 +15,8 @@
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
 /*
- * Begins the chunk of a work item; returns false if the item has none. Consecutive items are of different sequences, so
- * that blocks share a long list.
+ * Begins the chunk of a work item; returns false if the item's list has no such chunk. Consecutive items are of
+ * different sequences, so that the chunks of a long list go to different blocks.
  */
 DEVICE bool chunk_begin(const struct latent_params *c, struct cursor *u, uint32_t item)
 {
@@ -40,7 +40,7 @@ DEVICE bool chunk_begin(const struct latent_params *c, struct cursor *u, uint32_
 	return true;
 }
 
-/* Describes the block's next tile. One thread does it. */
+/* Sets *to to the block's next tile. Called by one thread. */
 __device__ static void next_tile(const struct latent_params *c, struct cursor *u, struct tile *to)
 {
 	if (u->left > 0) {
@@ -63,7 +63,7 @@ __device__ static void next_tile(const struct latent_params *c, struct cursor *u
 
 /* ---- pipeline stages --------------------------------------------------------------------------- */
 
-/* Loads the tokens of tile k. */
+/* Begins to load the listed token ids of tile k. */
 template <int D, int W> __device__ static void read_list(struct latent_smem<D, W> *s, uint32_t k)
 {
 	const uint32_t lane = threadIdx.x % 32;
@@ -75,7 +75,7 @@ template <int D, int W> __device__ static void read_list(struct latent_smem<D, W
 		s->token[k % 8][lane] = UINT32_MAX;
 }
 
-/* Loads the page table entries of the pages that have the rows or records of tile k's tokens. */
+/* Begins to load the page table entries of the pages that have the rows or records of tile k's tokens. */
 template <int D, int W>
 __device__ static void read_entries(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k)
 {
@@ -100,13 +100,13 @@ __device__ static void read_entries(const struct latent_params *c, struct latent
 		cp_async4(shared_address(&s->entry[k % 4][lane]), from);
 }
 
-/* The record of a code. The page's entry has arrived. */
+/* Returns the record of a token's code. `page` is the entry of the record's page, which must have arrived. */
 DEVICE const uint8_t *code_in(const struct latent_params *c, skv_pte page, uint32_t token)
 {
 	return record_in(&c->k, page, codes_before(&c->k, token), c->k.code_bytes, c->k.codes_each);
 }
 
-/* Loads the first bytes of tile k's records: the numbers of their references. */
+/* Begins to load the first bytes of tile k's records, which are the numbers of their references. */
 template <int D, int W>
 __device__ static void read_heads(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k)
 {
@@ -122,7 +122,7 @@ DEVICE uint32_t ref_number_of(const struct latent_params *c, const uint4 *head, 
 	return id_of(&c->k, (const uint8_t *)head, row, refs_before(&c->k, token + 1));
 }
 
-/* Loads the page table entries of the references of tile k's tokens, one warp per reference. */
+/* Begins to load the page table entries of the references of tile k's tokens, one warp per reference. */
 template <int D, int W>
 __device__ static void read_ref_entries(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k,
                                         uint32_t row)
@@ -145,10 +145,11 @@ DEVICE struct token_info token_info_of(const struct latent_params *c, enum kind 
 	return {turns ? token : 0, turns ? c->k.c.rope_scale : 1, share, kind};
 }
 
-#define QUANTIZED_REF 1u /* flag of an address: a reference's record with ref_bits 8 or 4 */
+#define QUANTIZED_REF 1u /* flag of an address: record of a reference with ref_bits 8 or 4 */
 
 /*
- * The address of row `row` of a token, its K or V, for kv head h. For a quantized reference, the address of its record.
+ * Returns the address of row `row` of a token, its K or V, for kv head h. For a quantized reference, returns the
+ * address of its record.
  */
 template <int D>
 __device__ static const uint8_t *row_from(const struct latent_params *c, uint32_t h, enum kind kind, uint32_t token,
@@ -166,7 +167,10 @@ __device__ static const uint8_t *row_from(const struct latent_params *c, uint32_
 	return c->k.c.ref_bits == 16 ? record + head_in_x(c, v, h, D) * 2 : record + QUANTIZED_REF;
 }
 
-/* Computes all addresses that tile k needs. Its entries have arrived. A thread has the K or V of one row of a token. */
+/*
+ * Computes all addresses that the copies of tile k need. The tile's entries have arrived. A thread computes the address
+ * of the K or V of one row of a token.
+ */
 template <int D, int W>
 __device__ static void locate_rows(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k, uint32_t h)
 {
@@ -188,7 +192,10 @@ __device__ static void locate_rows(const struct latent_params *c, struct latent_
 	}
 }
 
-/* Runs one stage for each of the tiles after k, the current one. k = -PIPELINE_DEPTH is before the first tile. */
+/*
+ * Runs one pipeline stage for each of the tiles after tile k, the current one. k = -PIPELINE_DEPTH is before the first
+ * tile.
+ */
 template <int D, int W>
 __device__ static void advance_pipeline(const struct latent_params *c, struct latent_smem<D, W> *s, int k, uint32_t h)
 {
@@ -216,7 +223,8 @@ DEVICE uint4 numbers4(uint32_t q, __nv_bfloat162 scale, __nv_bfloat162 least)
 	const __nv_bfloat162 base = __floats2bfloat162_rn(128, 128);
 	uint32_t two[4];
 #pragma unroll
-	for (int k = 0; k < 4; k++) { /* numbers k and k + 4: 128 + q is exact in bf16, and its last bits are q */
+	/* Numbers k and k + 4: 128 + q is exact in bf16, and the last bits of this sum are q. */
+	for (int k = 0; k < 4; k++) {
 		const uint32_t bits = (q >> 4 * k & 0x000f000f) | 0x43004300;
 		const __nv_bfloat162 x = __hfma2(__hsub2(*(const __nv_bfloat162 *)&bits, base), scale, least);
 		two[k] = *(const uint32_t *)&x;
@@ -226,8 +234,8 @@ DEVICE uint4 numbers4(uint32_t q, __nv_bfloat162 scale, __nv_bfloat162 least)
 }
 
 /*
- * Dequantizes z of tile k, whose records have arrived; 0 for tokens without a code, and past the width. A thread has
- * the same piece of some tokens.
+ * Dequantizes z of tile k, whose records have arrived. z is 0 for tokens without a code, and past the width. A thread
+ * has the same piece of some tokens.
  */
 template <int D, int W, bool four>
 __device__ static void dequantize_some(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k)
@@ -268,7 +276,7 @@ __device__ static void dequantize_latents(const struct latent_params *c, struct 
 		dequantize_some<D, W, false>(c, s, k);
 }
 
-/* Elements [8 p, 8 p + 8) of a head's K or V, dequantized from a reference's record. */
+/* Returns elements [8 p, 8 p + 8) of a head's K or V, dequantized from a reference's record. */
 template <class T, int D>
 __device__ static uint4 dequantized_row(const struct latent_params *c, const uint8_t *record, uint32_t v,
                                         uint32_t h, uint32_t p)
@@ -281,7 +289,10 @@ __device__ static uint4 dequantized_row(const struct latent_params *c, const uin
 	return make_uint4(T::pair(y[0], y[1]), T::pair(y[2], y[3]), T::pair(y[4], y[5]), T::pair(y[6], y[7]));
 }
 
-/* Copies the rows of tile k; zeros where there are none. A warp copies one K and one V at a time, or two of each. */
+/*
+ * Begins to copy the rows of tile k; rows that do not exist become zeros. A warp copies one K and one V row at a time,
+ * or two of each.
+ */
 template <class T, int D, int W, bool plain>
 __device__ static void copy_rows_as(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k,
                                     uint32_t h)

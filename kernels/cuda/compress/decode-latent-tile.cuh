@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/decode-latent-tile.cuh - the computation of a block's warps for a tile: see decode-latent.cuh.
+ * kernels/cuda/compress/decode-latent-tile.cuh - attention of a block's warps to a tile of tokens: see
+ * decode-latent.cuh.
  */
 #ifndef SKV_CUDA_COMPRESS_DECODE_LATENT_TILE_CUH
 #define SKV_CUDA_COMPRESS_DECODE_LATENT_TILE_CUH
@@ -10,17 +11,21 @@
 /* ---- keys ------------------------------------------------------------------------------------ */
 
 /*
- * A warp's part of W_K, which stays in registers. Rows 0 … 7 are the first elements of rotary pairs, rows 8 … 15 the
- * second ones. A lane's pair is number g.
+ * A warp's part of W_K, which stays in registers. Rows 0 … 7 are the first elements of eight rotary pairs, rows 8 … 15
+ * the second elements. A lane (4 g + c) has pair number g.
  */
 template <int D, int W> struct key_weights {
 	static constexpr int STEPS = W / 16 / SLICES; /* steps of 16 elements of the width */
 	uint32_t w[STEPS][4];
-	uint64_t turn; /* rotation of the lane's pair from one position to the next, in 2^-64 of a turn */
-	bool turns;    /* whether RoPE rotates the pair */
+	/* Rotation of the lane's pair from one position to the next, in units of 2^-64 of a turn. */
+	uint64_t turn;
+	bool turns;    /* does RoPE rotate the pair? */
 };
 
-/* The block of 8 of a head's dimensions that has the first, or the second, elements of pairs [8 b, 8 b + 8). */
+/*
+ * Returns the block of 8 of a head's dimensions that has the first (or, if `second`, the second) elements of pairs [8
+ * b, 8 b + 8).
+ */
 template <int D> DEVICE uint32_t block_of(const struct latent_params *c, int second, uint32_t b)
 {
 	const uint32_t t = c->k.c.rope_dims / 16;
@@ -45,13 +50,16 @@ template <int D> DEVICE uint32_t slice_of(void)
 	return threadIdx.x / 32 / spans<D>;
 }
 
-/* The dimensions of one of the warp's two blocks: those of the first elements of its pairs, or of the second ones. */
+/*
+ * Returns one of the warp's two blocks of dimensions: that of the first elements of its pairs, or of the second
+ * elements.
+ */
 template <int D> DEVICE uint32_t my_dims(const struct latent_params *c, int second)
 {
 	return block_of<D>(c, second, span_of<D>());
 }
 
-/* Begins to copy W_K of kv head h to shared memory, in the place of the references' rows: one row per dimension. */
+/* Begins to copy W_K of kv head h to shared memory, where references' rows are stored later: one row per dimension. */
 template <int D, int W>
 __device__ static void copy_weights(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t h)
 {
@@ -83,15 +91,18 @@ __device__ static void load_weights(struct key_weights<D, W> *y, const struct la
 	y->turn = __double2ull_rn((turns - floor(turns)) * 18446744073709551616.0);
 }
 
-/* The j-th of a tile's blocks in this warp's order: those that it finishes come first. */
+/*
+ * Returns the j-th of a tile's blocks of tokens in this warp's order: the blocks whose K this warp completes come
+ * first.
+ */
 template <int D> DEVICE uint32_t my_block(uint32_t j)
 {
 	return (j + slice_of<D>() * OWN_BLOCKS) % BLOCKS;
 }
 
 /*
- * acc[own block] = the mean of the references for tile k, which is the sum of a token's rows times their share. It has
- * the layout of a product: pairs down, tokens across.
+ * Adds the mean b of the references to acc, for the warp's own blocks of tile k. A token's mean is the sum of its rows
+ * times their share. acc has the layout of a product: pairs are rows, tokens are columns.
  */
 template <class T, int D, int W>
 __device__ static void add_rows(const struct latent_params *c, struct latent_smem<D, W> *s, uint32_t k,
@@ -100,7 +111,7 @@ __device__ static void add_rows(const struct latent_params *c, struct latent_sme
 	const uint32_t lane = lane_of(), g = lane / 4, col = lane % 4 * 2, piece = my_dims<D>(c, lane / 8 % 2);
 	const uint32_t ones = T::pair(col == g, col + 1 == g); /* the identity matrix */
 	for (uint32_t row = 0; row < c->rows; row += 2) {
-		const bool both = row + 1 < c->rows; /* else the first row again, times 0 */
+		const bool both = row + 1 < c->rows; /* false: the first row is read twice, once times 0 */
 		const uint32_t at = row + (both ? lane / 16 : 0);
 #pragma unroll
 		for (uint32_t j = 0; j < OWN_BLOCKS; j++) {
@@ -130,7 +141,7 @@ __device__ static void add_codes(const struct key_weights<D, W> *y, struct laten
 #pragma unroll
 	for (int k = 0; k < y->STEPS; k++)
 #pragma unroll
-		/* This is piece_at() of first + 2 k: XOR works since the bits are disjoint. */
+		/* The address is that of piece first + 2 k: XOR gives it since the bits are disjoint. */
 		for (int n = 0; n < 2; n++) {
 			const uint4 z = ldmatrix_x4((at[n] ^ (k * 32 & 96)) + (k * 32 & ~127));
 			const uint32_t *w = y->w[k];
@@ -139,7 +150,7 @@ __device__ static void add_codes(const struct key_weights<D, W> *y, struct laten
 		}
 }
 
-/* Passes partial sums of blocks to the warp that finishes these. */
+/* Passes the warp's partial sums of blocks to the warps that complete these blocks. */
 template <int D, int W>
 __device__ static void give_to_finisher(struct latent_smem<D, W> *s, const float acc[BLOCKS][4])
 {
@@ -149,17 +160,17 @@ __device__ static void give_to_finisher(struct latent_smem<D, W> *s, const float
 		                                                                acc[j][3]);
 }
 
-/* Cosine and sine of a position's angle. Whole turns overflow out of the product. */
+/* Returns cosine and sine of a pair's angle at a position. Whole turns overflow out of the product. */
 DEVICE float2 rope_sin_cos(uint64_t turn, uint32_t position)
 {
 	const int32_t part = (int32_t)(turn * position >> 32);
 	float2 a;
 
-	__sincosf((float)part * 1.46291807926715968e-9f, &a.y, &a.x); /* 2 pi / 2^32 */
+	__sincosf((float)part * 1.46291807926715968e-9f, &a.y, &a.x); /* the factor is 2 pi / 2^32 */
 	return a;
 }
 
-/* Completes K of the j-th of the warp's own blocks, and applies RoPE for its tokens' positions. */
+/* Completes K of the j-th of the warp's own blocks, and applies RoPE at its tokens' positions. */
 template <int D, int W>
 __device__ static void rope_keys(const struct key_weights<D, W> *y, const struct latent_smem<D, W> *s,
                                  uint32_t k, uint32_t j, float acc[BLOCKS][4])
@@ -179,13 +190,14 @@ __device__ static void rope_keys(const struct key_weights<D, W> *y, const struct
 
 /* ---- scores and sums ------------------------------------------------------------------------- */
 
-/* A warp's sums over a chunk. */
+/* A warp's sums over the tokens of a chunk. */
 template <int D, int W> struct chunk_sums {
 	static constexpr int TILES = W / 16 < warps<D> ? 1 : W / 16 / warps<D>; /* tiles of 16 elements of the width */
-	uint32_t q[2]; /* of head g, for the first and second elements of the warp's pairs */
+	uint32_t q[2]; /* q of head g, for the first and for the second elements of the warp's pairs */
 	float u[TILES][4];
-	float r[4];           /* 16 dimensions of V */
-	float max, sum;       /* of the head with the warp's number; `sum` is a lane's part of it */
+	float r[4];           /* the warp's 16 dimensions of r */
+	/* Maximum and sum for the head whose number is the warp's. `sum` is the part of the lane's tokens. */
+	float max, sum;
 	uint32_t attended;
 };
 
@@ -214,29 +226,29 @@ __device__ static void chunk_begins(struct chunk_sums<D, W> *w, const struct lat
 	w->attended = 0;
 }
 
-/* Computes the part of the scores of the warp's j-th block that its dimensions contribute. */
+/* Computes the scores of the warp's j-th block of tokens, as far as the warp's dimensions contribute to them. */
 template <class T, int D, int W>
 __device__ static void score_keys(const struct chunk_sums<D, W> *w, struct latent_smem<D, W> *s, uint32_t j,
                                   const float acc[BLOCKS][4])
 {
 	const uint32_t lane = lane_of();
 	const float *k = acc[j];
-	float score[4] = {0, 0, 0, 0}; /* of eight heads; the rest is padding */
+	float score[4] = {0, 0, 0, 0}; /* scores of eight heads; the rest is padding */
 
 	T::mma(score, w->q[0], 0, w->q[1], 0, transpose8x8(T::pair(k[0], k[1])), transpose8x8(T::pair(k[2], k[3])));
 	__syncwarp(); /* all lanes have used the previous contents of the buffer */
 	*(float2 *)(score_at(s, my_block<D>(j), span_of<D>(), lane / 4) + lane % 4 * 2) = make_float2(score[0], score[1]);
 }
 
-/* Sets element `at` of a row of weights. */
+/* Sets element `at` of a row of 16-bit weights to the lower half of `pair`. */
 DEVICE void store_weight(uint32_t *row, uint32_t at, uint32_t pair)
 {
 	((uint16_t *)row)[at] = (uint16_t)pair;
 }
 
 /*
- * One step of the online softmax: scores become weights. Each warp has a head and each lane a token; surplus warps do
- * nothing.
+ * Performs one step of the online softmax: scores become weights. Each warp has a head, and each lane a token; surplus
+ * warps do nothing.
  */
 template <class T, int D, int W>
 __device__ static void softmax_step(struct chunk_sums<D, W> *w, const struct latent_params *c,
@@ -268,7 +280,7 @@ __device__ static void softmax_step(struct chunk_sums<D, W> *w, const struct lat
 		s->fix[head] = fix;
 }
 
-/* Weights of 32 tokens for head g, as the right factor of two products. */
+/* Loads the weights of 32 tokens for head g, as the right factors of two products. */
 DEVICE uint4 weights_of(const uint32_t row[WEIGHTS_PITCH])
 {
 	const uint32_t *at = row + lane_of() % 4;
@@ -277,8 +289,8 @@ DEVICE uint4 weights_of(const uint32_t row[WEIGHTS_PITCH])
 }
 
 /*
- * acc += 16 columns of 32 tokens' rows times their weights. The first 16 rows are at `at`, the others `next`
- * bytes further.
+ * Adds to acc 16 columns of 32 tokens' rows, times the tokens' weights. The first 16 rows are at address `at`, the
+ * other rows `next` bytes further.
  */
 template <class T> DEVICE void add_weighted_rows(float acc[4], uint32_t at, uint32_t next, uint4 weights)
 {
@@ -288,7 +300,7 @@ template <class T> DEVICE void add_weighted_rows(float acc[4], uint32_t at, uint
 	T::mma(acc, b.x, b.y, b.z, b.w, weights.z, weights.w);
 }
 
-/* Adds tile k to u and r. */
+/* Adds tile k to the sums u and r, with the tile's weights. */
 template <class T, int D, int W>
 __device__ static void add_values(struct chunk_sums<D, W> *w, const struct latent_params *c,
                                   struct latent_smem<D, W> *s, uint32_t k)
@@ -316,7 +328,7 @@ __device__ static void add_values(struct chunk_sums<D, W> *w, const struct laten
 		                     16 * D * 2, rows_weight);
 }
 
-/* Writes a chunk's partial result. */
+/* Writes the partial result of a chunk to memory. */
 template <int D, int W>
 __device__ static void chunk_ends(const struct chunk_sums<D, W> *w, const struct latent_params *c,
                                   const struct tile *t, uint32_t x)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/decode-latent.cu - the fused decode kernel over codes, the merge of chunks, the launch: see
- * decode-latent.cuh.
+ * kernels/cuda/compress/decode-latent.cu - the fused decode kernel over latent codes, the merge of chunks, and the
+ * launch: see decode-latent.cuh.
  */
 #include "kernels/cuda/compress/decode-latent-load.cuh"
 #include "kernels/cuda/compress/decode-latent-tile.cuh"
@@ -72,12 +72,12 @@ decode_latent_kernel(const __grid_constant__ struct latent_params c)
 
 /* ---- split-KV merge ---------------------------------------------------------------------------- */
 
-#define MERGE_DIMS 64     /* output dimensions of a block */
+#define MERGE_DIMS 64     /* output dimensions that a block computes */
 #define MERGE_THREADS 512
 
 /*
- * Computes each chunk's share of the results of `heads` heads, from q head `first` on. Writes their log-sum-exps if
- * `lse`, the first head's address, is not NULL. One warp does it.
+ * Computes each chunk's share in the results of `heads` heads, beginning with q head `first`. Also writes the heads'
+ * log-sum-exps if `lse`, the address for the first head, is not NULL. Called by one warp.
  */
 __device__ static void chunk_shares(float fix[MAX_CHUNKS_OF_LIST][HEAD_TILE], const struct latent_params *c,
                                     const float *part, uint32_t stride, uint32_t chunks, uint32_t first,
@@ -103,7 +103,7 @@ __device__ static void chunk_shares(float fix[MAX_CHUNKS_OF_LIST][HEAD_TILE], co
 		fix[k][head] *= sum > 0 ? __fdividef(1, sum) : 0;
 }
 
-/* The product of eight elements of a row of weights with those of a head's u. */
+/* Returns the product of eight elements of a row of W_V with those of a head's u. */
 DEVICE float product8(uint4 w, const float *u)
 {
 	const float4 a = *(const float4 *)u, b = *(const float4 *)(u + 4);
@@ -113,7 +113,7 @@ DEVICE float product8(uint4 w, const float *u)
 	return p.x * a.x + p.y * a.y + q.x * a.z + q.y * a.w + r.x * b.x + r.y * b.y + s.x * b.z + s.y * b.w;
 }
 
-/* Computes output dimension d of all heads: W_V u + r. One warp does it. */
+/* Computes output dimension d of all heads: W_V u + r. Called by one warp. */
 __device__ static void output(const struct latent_params *c, const float *total, uint32_t i, uint32_t x, uint32_t d,
                               uint32_t head_dim)
 {
@@ -142,11 +142,11 @@ __device__ static void output(const struct latent_params *c, const float *total,
 	}
 }
 
-/* Merges some dimensions of a sequence's head tile. */
+/* Merges the chunks of a sequence's head tile and applies W_V, for MERGE_DIMS output dimensions. */
 __global__ void __launch_bounds__(MERGE_THREADS)
 merge_latent_kernel(const __grid_constant__ struct latent_params c, uint32_t head_dim)
 {
-	SHARED_MEMORY(float, total, 16); /* u and r of each head */
+	SHARED_MEMORY(float, total, 16); /* u and r of each head, summed over chunks */
 	__shared__ float fix[MAX_CHUNKS_OF_LIST][HEAD_TILE];
 	const uint32_t x = blockIdx.x, i = blockIdx.y, first = blockIdx.z * MERGE_DIMS;
 	const uint32_t before = x % c.tiles_per_kv_head * c.tile_heads, heads = min(c.tile_heads, c.group - before);
@@ -182,7 +182,7 @@ merge_latent_kernel(const __grid_constant__ struct latent_params c, uint32_t hea
 
 typedef void latent_fn(struct latent_params);
 
-/* The narrowest kernel that a width fits. */
+/* Returns the kernel for the smallest of the widths 64, 256 and 512 that is not below `width`. */
 template <class T, int D> static latent_fn *kernel_of(uint32_t width, uint32_t *ret_bytes)
 {
 	if (width <= 64) {
@@ -278,7 +278,7 @@ void skv_cuda_decode_latent(const struct skv_shape *sh, const struct skv_batch *
 	            c.tile_heads * (c.width + dim) * sizeof(float), stream_of(work), c, dim);
 }
 
-/* Sets the shared memory limit of all kernels that fit on the device. */
+/* Sets the shared memory limit of all kernels whose shared memory the device has room for. */
 cudaError_t skv_cuda_decode_latent_init(uint32_t room)
 {
 	static const uint32_t widths[] = {64, 256, 512}, dims[] = {64, 128}, dtypes[] = {SKV_F16, SKV_BF16};

@@ -3,18 +3,19 @@
  * kernels/cuda/compress/decode-quant.cuh - dense decode over quantized KV, dequantized in registers: see
  * decode/decode.cuh.
  *
- * A tile is half a quantization block. A lane loads quantized numbers for the elements that it would load as rows, and
- * the parameters {scale, zero point} of their scale blocks. A scale block of K is one channel of all tokens, so the
- * eight lanes that load the same channels load one pair each, and exchange the pairs by shuffles. All data in flight
- * fits in the registers for rows. It is dequantized when it is used, to 16-bit rows that equal those of decompress(). A
- * row's numbers are loaded in parts smaller than a memory transaction, so the loads go through the L1 cache.
+ * A tile is half a quantization block. A lane loads the quantized numbers of the elements that it would load as rows,
+ * and the parameters {scale, zero point} of their scale blocks. A scale block of K is one channel of all tokens in the
+ * block, so the eight lanes that load the same channels load one pair of parameters each, and exchange the pairs by
+ * shuffles. All data in flight fits in the registers for rows. The data is dequantized when it is used, to 16-bit rows
+ * that equal those of decompress(). A row's numbers are loaded in parts smaller than a memory transaction, so the loads
+ * go through the L1 cache.
  */
 #ifndef SKV_CUDA_COMPRESS_DECODE_QUANT_CUH
 #define SKV_CUDA_COMPRESS_DECODE_QUANT_CUH
 
 #include "kernels/cuda/decode/tile.cuh"
 
-/* The record of a tile, and the tile's first token within the block. */
+/* The address of a tile's record, and the index of the tile's first token in the quantization block. */
 struct quant_tile {
 	const uint8_t *record;
 	uint32_t token;
@@ -74,7 +75,7 @@ __device__ static void quant_load_v(struct half_tile<T, D> *to, const struct dec
 			to->v(b, t).x = load_quant_word(&c->quant, row + e * bits / 8);
 			to->v(b, t).y = __ldg(shared + e / group);
 		}
-		if (to->REST) { /* four numbers */
+		if (to->REST) { /* the last elements of the row: four numbers */
 			const uint32_t e = to->WIDE * 64 + g * 4;
 			const uint8_t *from = row + e * bits / 8;
 			to->rest(t) = make_uint2(bits == 4 ? __ldg((const uint16_t *)from) : __ldg(from),
@@ -83,7 +84,7 @@ __device__ static void quant_load_v(struct half_tile<T, D> *to, const struct dec
 	}
 }
 
-/* Dequantizes elements 2 i and 2 i + 1 of a word. `first` and `second` are the parameters of their scale blocks. */
+/* Dequantizes elements 2 i and 2 i + 1 of a word. `first` and `second` are the scales and zero points of the two. */
 template <class T>
 DEVICE uint32_t dequantize_pair(const struct quant_form *f, uint32_t word, int i, uint32_t first, uint32_t second)
 {

@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/decompress.cu - decompression of tokens to rows of K and V; see kernels/compress.h.
+ * kernels/cuda/compress/decompress.cu - decompresses tokens to rows of K and V; see kernels/compress.h.
  *
- * First all rows are located and their codes are dequantized. Then a block takes a tile of a sequence's rows, for a
- * head's K or V. It decodes codes by one matrix product, to which the references' mean is added, and copies the
- * uncompressed rows and references among them.
+ * First all rows are located and their codes are dequantized. Then a block takes a tile of a sequence's rows, for the K
+ * or V of a head. The block decodes codes by one matrix product, to which it adds the means of the references, and it
+ * copies the tile's uncompressed rows and references.
  */
 #include "kernels/cuda/runtime/gemm.cuh"
 #include "kernels/cuda/compress/decompress.cuh"
 
 #define MAX_ROWS 16384u /* max rows of one launch; their locations are in the workspace */
 #define MAX_SEQS 64u    /* max sequences of one launch */
-#define MAX_HEADS_PER_BLOCK 8u    /* max heads of a block, one after the other */
+#define MAX_HEADS_PER_BLOCK 8u    /* max heads that a block processes, one after the other */
 #define WIDE_TILE 128
 
 struct decompress_params {
 	struct codec k;
 	struct wanted_rows want;
-	uint32_t first;          /* first sequence of the launch */
-	uint32_t skip, max_rows; /* rows of each sequence: [skip, skip + max_rows) */
-	/* Of row skip + i of sequence first + s, at s * max_rows + i. */
+	uint32_t first;          /* index of the launch's first sequence */
+	uint32_t skip, max_rows; /* the launch decompresses rows [skip, skip + max_rows) of each sequence */
+	/* Intermediate results; those of row skip + i of sequence first + s are at index s * max_rows + i. */
 	struct row *row;
 	__nv_bfloat16 *z, *dec_hidden;
-	float2 *turn; /* cosine and sine of each pair, times RoPE's factor */
+	float2 *turn; /* cosine and sine of each rotary pair's angle, times RoPE's factor */
 };
 
 enum kind { NOTHING, ROW, REFERENCE, CODE };
@@ -30,15 +30,16 @@ enum kind { NOTHING, ROW, REFERENCE, CODE };
 struct alignas(16) row {
 	enum kind kind;
 	uint32_t token;
-	const uint8_t *from; /* its row, of head 0's K; or its record */
+	/* Address of the row of head 0's K, or of the token's record. */
+	const uint8_t *from;
 	uint8_t *to;
-	/* References of a code; for a reference, itself; for other rows, any readable address. */
+	/* References of a code; for a reference, the reference itself; for other rows, any readable address. */
 	const uint8_t *ref[SKV_MAX_REFS];
 };
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Describes row `row` of sequence i, which has `rows` rows. */
+/* Locates row `row` of sequence i, which has `rows` rows. */
 DEVICE struct row row_of(const struct decompress_params *c, uint32_t i, uint32_t row, uint32_t rows)
 {
 	const struct codec *k = &c->k;
@@ -70,8 +71,8 @@ DEVICE struct row row_of(const struct decompress_params *c, uint32_t i, uint32_t
 }
 
 /*
- * Locates rows, one warp each. It also computes dequantized codes and rotations, which are the same for all heads.
- * Grid: rows, ROWS_PER_BLOCK per block; sequences.
+ * Locates rows, one warp each. Also computes dequantized codes and rotations, which are the same for all heads. The
+ * grid is groups of ROWS_PER_BLOCK rows (x) by sequences (y).
  */
 #define ROWS_PER_BLOCK (GEMM_THREADS / 32)
 __global__ void __launch_bounds__(GEMM_THREADS)
@@ -98,7 +99,7 @@ locate_rows_kernel(const __grid_constant__ struct decompress_params c)
 	}
 	for (uint32_t p = lane; p < pairs && r.kind >= REFERENCE; p += 32) {
 		float sin, cos;
-		__sincosf(rope_angle(r.token, rope_turns(k, p)), &sin, &cos); /* exact enough within half a turn */
+		__sincosf(rope_angle(r.token, rope_turns(k, p)), &sin, &cos); /* exact enough for up to half a turn */
 		c.turn[at * pairs + p] = make_float2(cos * k->c.rope_scale, sin * k->c.rope_scale);
 	}
 }
@@ -111,9 +112,10 @@ template <int D> using product = struct gemm<tile_rows<D>, tile_cols<D>>;
 #define TILES(D) gemm_tiles<tile_rows<D>, tile_cols<D>>
 
 /*
- * A lane of a product has 16 elements of each of its rows. The choice of these elements of a head is free: the
- * decoder's rows are read in such an order that they are two pieces of eight, which are each other's rotary pairs. Lane
- * number u of those that share a row has pieces pieces_of(u).x, in columns below 32 of its warp's 64, and .y.
+ * Returns the two pieces of eight elements that a lane has of each of its rows in a product. Which elements of a head a
+ * lane has is free to choose: the decoder's rows are read in such an order that the two pieces are each other's rotary
+ * pairs. Lane number u of those that share a row has piece .x in columns below 32 of its warp's 64, and piece .y in the
+ * other columns.
  */
 DEVICE uint2 pieces_of(const struct codec *k, uint32_t u)
 {
@@ -122,41 +124,42 @@ DEVICE uint2 pieces_of(const struct codec *k, uint32_t u)
 }
 
 /*
- * Whether the piece exists. All heads but those of 96 elements have as many pieces as their products have columns for.
+ * Does the head have this piece? All heads but those of 96 elements have as many pieces as their products have columns
+ * for.
  */
 template <int D> DEVICE bool has_piece(uint32_t piece)
 {
 	return tile_cols<D> == D || piece < D / 8;
 }
 
-/* The element of a head in column `col` of a product. */
+/* Returns the index, in a head, of the element that is in column `col` of a product. */
 DEVICE uint32_t element_of(const struct codec *k, uint32_t col)
 {
 	const uint2 pieces = pieces_of(k, col / 64 * 4 + col % 8 / 2);
 	return (col % 64 < 32 ? pieces.x : pieces.y) * 8 + col / 8 % 4 * 2 + col % 2;
 }
 
-/* A thread's number among the threads that share a row. */
+/* Returns the thread's index among the threads that share a row. */
 template <int D> DEVICE uint32_t part_of_row(void)
 {
 	return threadIdx.x / 32 % (tile_cols<D> / 64) * 4 + threadIdx.x % 4;
 }
 
-/* Element i of row x of tile m, counted piece by piece. */
+/* Returns element i, counted piece by piece, of row x of a tile of the product. */
 DEVICE float *element(float c[8][4], int x, int i)
 {
 	return &c[i / 2][2 * x + i % 2];
 }
 
-/* The row that element() belongs to. */
+/* Returns the row that the accumulators of row x of tile m belong to. */
 template <int D> DEVICE const struct row *row_at(const struct row *row, int m, int x)
 {
 	return &row[gemm_row<tile_rows<D>, tile_cols<D>>(m, x)];
 }
 
 /*
- * Initializes the accumulators: for codes, with the mean of their references; for references, which are n_refs times
- * the same row, with themselves.
+ * Initializes the accumulators: for codes, with the mean of the token's references; for references, with the reference
+ * itself, which is listed n_refs times in row.ref.
  */
 template <int D, bool plain>
 DEVICE void init_rows(const struct codec *k, const struct row *row, uint32_t e, product<D> *g)
@@ -178,7 +181,7 @@ DEVICE void init_rows(const struct codec *k, const struct row *row, uint32_t e, 
 			}
 }
 
-/* Adds Dec(z) for elements [e, e + D) of x. */
+/* Adds Dec(z) to the accumulators, for elements [e, e + D) of x. */
 template <int D>
 DEVICE void decode(const struct decompress_params *c, const struct row *row, uint32_t e, product<D> *g,
                    uint8_t *shared)
@@ -215,7 +218,7 @@ DEVICE void renormalize_keys(const struct codec *k, const struct row *row, produ
 		const uint32_t at = (i < 8 ? pieces.x : pieces.y) * 8 + i % 8;
 		by[i] = at < D ? w[at] : 0;
 	}
-	__syncthreads(); /* the last head's sums are no longer needed */
+	__syncthreads(); /* the sums of the last head are no longer needed */
 #pragma unroll
 	for (int m = 0; m < TILES(D); m++)
 #pragma unroll
@@ -255,7 +258,7 @@ DEVICE void rope_rotate(float *a, float *b, float2 turn)
 	*b = q * turn.x + p * turn.y;
 }
 
-/* Applies RoPE: rotates K to its position. turn[row][pair]. */
+/* Applies RoPE: rotates K to its position. turn[row][pair] has the rotations. */
 template <int D> DEVICE void rope_rows(const struct codec *k, const float2 *turn, product<D> *g)
 {
 	const uint32_t u = part_of_row<D>(), pairs = k->c.rope_dims / 2;
@@ -268,7 +271,7 @@ template <int D> DEVICE void rope_rows(const struct codec *k, const float2 *turn
 			const float4 *t = (const float4 *)(turn + (size_t)gemm_row<tile_rows<D>,
 			                                   tile_cols<D>>(m, x) * pairs + 8 * u);
 #pragma unroll
-			/* Elements i of both pieces; interleaved: 2 i and 2 i + 1 of the 16. */
+			/* Pair i: elements i of both pieces or, if interleaved, elements 2 i and 2 i + 1 of the 16. */
 			for (int i = 0; i < 8; i += 2) {
 				const float4 two = t[i / 2];
 #pragma unroll
@@ -310,7 +313,10 @@ template <int D> DEVICE void store_rows(const struct codec *k, const struct row 
 		}
 }
 
-/* Grid: tiles of rows; K and V of some heads (those whose number modulo the grid's size is the block's); sequences. */
+/*
+ * Decompresses tiles of rows. The grid is tiles of rows (x) by groups of heads' K and V (y) by sequences (z). A block's
+ * heads are those whose number modulo the grid's size is blockIdx.y.
+ */
 template <int D>
 __global__ void __launch_bounds__(GEMM_THREADS,
                                   2) decompress_kernel(const __grid_constant__ struct decompress_params c)
@@ -326,7 +332,7 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 		row[threadIdx.x] = c.row[first + threadIdx.x];
 	__syncthreads();
 	for (uint32_t h = blockIdx.y; h < 2 * k->sh.n_kv_heads; h += gridDim.y) {
-		/* `e` is the head's first element in x, which is of all ranks. */
+		/* `e` is the index of the head's first element in x, which has the heads of all ranks. */
 		const uint32_t v = h / k->sh.n_kv_heads, e = v * (k->half - k->own_half) + k->own + h * D;
 		product<D> g;
 		if (refs_are_bf16(k))
@@ -346,7 +352,9 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 
 /* ---- the decoder's hidden layer ------------------------------------------------------------------ */
 
-/* Computes silu(dec_in z). Grid: columns, tiles of rows, sequences. */
+/*
+ * Computes the decoder's hidden units, silu(dec_in z). The grid is columns (x) by tiles of rows (y) by sequences (z).
+ */
 __global__ void __launch_bounds__(GEMM_THREADS,
                                   2) decoder_hidden_kernel(const __grid_constant__ struct decompress_params c)
 {
@@ -374,7 +382,10 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 
 /* ---- decompression of a batch ---------------------------------------------------------------- */
 
-/* A block reads a tile's rows once for many heads, but there must be enough blocks to fill the device. */
+/*
+ * Launches decompress_kernel(). A block reads a tile's rows once for many heads, but there must be enough blocks for
+ * all SMs.
+ */
 template <int D> static void launch(const struct decompress_params *c, uint32_t n, cudaStream_t stream)
 {
 	const uint32_t tiles = c->max_rows / tile_rows<D>, heads = 2 * c->k.sh.n_kv_heads;
@@ -386,7 +397,7 @@ template <int D> static void launch(const struct decompress_params *c, uint32_t 
 	launch_grid(decompress_kernel<D>, dim3(tiles, heads / each, n), GEMM_THREADS, gemm_bytes<tile_rows<D>, tile_cols<D>>, stream, *c);
 }
 
-/* Decompresses rows [skip, skip + max_rows) of n sequences from `first` on. */
+/* Decompresses rows [skip, skip + max_rows) of n sequences, beginning with sequence `first`. */
 static void decompress_rows(const struct decompress_params *c, uint32_t n, cudaStream_t stream)
 {
 	launch_grid(locate_rows_kernel, dim3(c->max_rows / ROWS_PER_BLOCK, n), GEMM_THREADS, 0, stream, *c);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/encode.cu - the encoder: z = E(x) - E(b), quantized; see kernels/compress.h.
+ * kernels/cuda/compress/encode.cu - the encoder of latent compression: computes z = E(x) - E(b) and quantizes z; see
+ * kernels/compress.h.
  *
- * enc_out is linear, so the difference is taken before it: of hidden units if the encoder has a hidden layer, else of x
- * and b themselves (compress.cu computes that).
+ * enc_out is linear, so the difference is taken before it is applied: the difference of hidden units if the encoder has
+ * a hidden layer, else of x and b themselves (which compress.cu computes).
  */
 #include "kernels/cuda/runtime/gemm.cuh"
 #include "kernels/cuda/compress/compress.cuh"
@@ -11,8 +12,9 @@
 #define BN 128
 
 /*
- * h = the encoder's hidden units of x minus those of b. The upper half of a block's rows are x of some tokens, the
- * lower half b of the same tokens. Grid: columns, tiles of BM / 2 tokens, sequences of layers.
+ * Computes h, the encoder's hidden units of x minus those of b. The upper half of a block's rows are x of some tokens,
+ * the lower half are b of the same tokens. The grid is columns (x) by tiles of BM / 2 tokens (y) by (layer, sequence)
+ * pairs (z).
  */
 template <int BM>
 __global__ void __launch_bounds__(GEMM_THREADS,
@@ -50,7 +52,7 @@ __global__ void __launch_bounds__(GEMM_THREADS,
 	}
 }
 
-/* Quantizes elements [col, col + n) of a token's z into its record. */
+/* Quantizes elements [col, col + n) of a token's z, a scale block, and stores them in the token's record. */
 DEVICE void store_scale_block(const struct codec *k, const float *z, uint32_t col, uint32_t n, uint8_t *to)
 {
 	const uint32_t bits = k->c.bits;
@@ -76,7 +78,10 @@ DEVICE void store_scale_block(const struct codec *k, const float *z, uint32_t co
 	}
 }
 
-/* Computes z and quantizes it into its record. Grid: columns of a part, parts; tiles of tokens; sequences of layers. */
+/*
+ * Computes z and quantizes it into tokens' records. The grid is columns of all parts (x) by tiles of tokens (y) by
+ * (layer, sequence) pairs (z).
+ */
 template <int BM>
 __global__ void __launch_bounds__(GEMM_THREADS, 2)
 encode_kernel(const __grid_constant__ struct compress_params c)

@@ -1,15 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/nearest-refs.cu - search for the nearest references of tokens, those of the largest 2 x·c -
+ * kernels/cuda/compress/nearest-refs.cu - finds the nearest references c of tokens x, those with the largest 2 x·c -
  * c·c; see kernels/compress.h.
  *
- * A block takes a tile of a sequence's tokens and one slice of its references. It computes a matrix product, and then
- * updates the best references of each token. The result does not depend on which slice a reference is in.
+ * A block takes a tile of a sequence's tokens and one slice of the sequence's references. The block computes a matrix
+ * product of both, and then updates the best references of each token. The result does not depend on which slice a
+ * reference is in.
  */
 #include "kernels/cuda/runtime/gemm.cuh"
 #include "kernels/cuda/compress/compress.cuh"
 
-/* Computes the products with the references from r0 on, and the sum of each reference's squares. */
+/*
+ * Computes the products of tokens with the references r0, r0 + 1, ..., and the sum of squares of each of these
+ * references.
+ */
 template <int BM>
 DEVICE const float *products(const struct compress_params *c, const struct compress_item *j,
                              const __nv_bfloat16 *x, uint32_t rows,
@@ -41,14 +45,17 @@ DEVICE const float *products(const struct compress_params *c, const struct compr
 	return score;
 }
 
-/* Grid: slices, tiles of tokens, sequences of layers. */
+/*
+ * Finds each token's nearest references in a slice. The grid is slices (x) by tiles of tokens (y) by (layer, sequence)
+ * pairs (z).
+ */
 template <int BM>
 __global__ void __launch_bounds__(GEMM_THREADS,
                                   2) nearest_refs_kernel(const __grid_constant__ struct compress_params c)
 {
 	SHARED_MEMORY(uint8_t, shared, 16);
 	__shared__ float norm[REFS_PER_TILE];
-	constexpr uint32_t each = GEMM_THREADS / BM; /* threads of a token, each of which compares some of the scores */
+	constexpr uint32_t each = GEMM_THREADS / BM; /* threads that share a token */
 	const struct compress_item j = compress_item_of(&c, blockIdx.z);
 	const uint32_t first = blockIdx.y * BM, row = threadIdx.x / each;
 	if (first >= j.n)

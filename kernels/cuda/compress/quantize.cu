@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/quantize.cu - KV quantization of whole blocks of tokens, and dequantization to rows; see
+ * kernels/cuda/compress/quantize.cu - quantizes the KV of whole blocks of tokens, and dequantizes blocks to rows; see
  * kernels/compress.h.
  *
- * A thread block quantizes one record: a kv head of a block of tokens.
+ * A thread block quantizes one record: the K and V of one kv head for a block of tokens.
  */
 #include "kernels/cuda/compress/quant.cuh"
 #include "kernels/cuda/compress/compress.cuh"
@@ -20,11 +20,11 @@ struct quantize_params {
 	struct quant_form f;
 	const struct skv_kseq *seq;
 	struct {
-		uint32_t rows, codes; /* numbers of its tables */
+		uint32_t rows, codes; /* numbers of the layer's page table and of its table of codes */
 	} layer[LAYERS];
 };
 
-/* Gathers K or V of the record's head, [token][D], to shared memory. A whole block does it. */
+/* Gathers K or V of the record's head, [token][D], to shared memory. Called by a whole thread block. */
 DEVICE void gather(const struct quantize_params *c, const struct skv_kseq *s, uint32_t table, uint32_t token,
                    uint32_t h, bool v, float *x)
 {
@@ -40,7 +40,7 @@ DEVICE void gather(const struct quantize_params *c, const struct skv_kseq *s, ui
 	__syncthreads();
 }
 
-/* Quantizes K, one channel per thread. The numbers take the place of the elements. */
+/* Quantizes K in place, one channel per thread, and stores the scales and zero points. */
 DEVICE void quantize_keys(const struct quantize_params *c, float *x, uint8_t *shared)
 {
 	const uint32_t dim = c->sh.head_dim;
@@ -59,7 +59,7 @@ DEVICE void quantize_keys(const struct quantize_params *c, float *x, uint8_t *sh
 	__syncthreads();
 }
 
-/* Quantizes V, one scale block per warp. */
+/* Quantizes V in place, one scale block per warp, and stores the scales and zero points. */
 DEVICE void quantize_values(const struct quantize_params *c, float *x, uint8_t *shared)
 {
 	const uint32_t groups = SKV_QUANT_BLOCK * c->sh.head_dim / c->f.group, lane = threadIdx.x % 32;
@@ -82,7 +82,7 @@ DEVICE void quantize_values(const struct quantize_params *c, float *x, uint8_t *
 	__syncthreads();
 }
 
-/* Packs the numbers into words and stores these. */
+/* Packs quantized numbers into words and stores the words. */
 DEVICE void store_numbers(const struct quantize_params *c, const float *x, uint8_t *to)
 {
 	const uint32_t each = 32 / c->f.bits;
@@ -96,7 +96,10 @@ DEVICE void store_numbers(const struct quantize_params *c, const float *x, uint8
 	__syncthreads();
 }
 
-/* Grid: max records of a sequence, sequences, layers. */
+/*
+ * Quantizes the records of new blocks of tokens. The grid is max records of a sequence (x) by sequences (y) by layers
+ * (z).
+ */
 __global__ void __launch_bounds__(THREADS) quantize_kernel(const __grid_constant__ struct quantize_params c)
 {
 	__shared__ __align__(16) float x[SKV_QUANT_BLOCK * SKV_MAX_HEAD_DIM];
@@ -139,7 +142,7 @@ struct dequantize_params {
 	struct wanted_rows want;
 };
 
-/* Dequantizes eight elements of a token's K or V, from number e on. */
+/* Dequantizes elements e to e + 7 of a token's K or V. */
 DEVICE uint4 dequantize_vec8(const struct dequantize_params *c, const uint8_t *record, uint32_t token, bool v,
                              uint32_t e)
 {
@@ -155,12 +158,12 @@ DEVICE uint4 dequantize_vec8(const struct dequantize_params *c, const uint8_t *r
 	return c->sh.dtype == SKV_BF16 ? bf16_of(y) : f16_of(y);
 }
 
-/* Grid: pages of a sequence's rows, kv heads, sequences. */
+/* Dequantizes or copies rows. The grid is pages of a sequence's rows (x) by kv heads (y) by sequences (z). */
 __global__ void __launch_bounds__(THREADS) dequantize_kernel(const __grid_constant__ struct dequantize_params c)
 {
 	const uint32_t i = blockIdx.z, h = blockIdx.y, first = blockIdx.x * SKV_PAGE_TOKENS;
 	const uint32_t rows = rows_of(&c.want, i);
-	const uint32_t pieces = c.sh.head_dim / 8; /* pieces of a row */
+	const uint32_t pieces = c.sh.head_dim / 8; /* pieces of eight elements in a row */
 	const struct skv_kseq *s = &c.want.seq[i];
 	const skv_pte *table = skv_layer_table(&c.sh, s), *codes = s->table + (size_t)c.sh.codes * s->layer_stride;
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/compress/records.cuh - the stored format of compressed tokens: see kernels/compress.h.
+ * kernels/cuda/compress/records.cuh - reads the stored format of compressed tokens: see kernels/compress.h.
  *
- * A peer may have written the records, so the numbers of references in them are clamped to those that exist.
+ * Another process may have written the records, so the numbers of references in them are clamped to those that exist.
  */
 #ifndef SKV_CUDA_COMPRESS_RECORDS_CUH
 #define SKV_CUDA_COMPRESS_RECORDS_CUH
@@ -10,9 +10,12 @@
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
 
-/* Division by a divisor that is used often, as a multiplication. For numbers below 2^24 and divisors up to 2^16. */
+/*
+ * A divisor by which many numbers are divided: division becomes a multiplication. Numbers are below 2^24, divisors at
+ * most 2^16.
+ */
 struct divisor {
-	uint64_t share; /* 2^40 / by, rounded up */
+	uint64_t share; /* 2^40 / by, rounded up: the factor that replaces division by `by` */
 	uint32_t by;
 };
 
@@ -31,16 +34,20 @@ DEVICE uint32_t remainder(uint32_t n, struct divisor d)
 	return n - quotient(n, d) * d.by;
 }
 
-/* A layer's codec, and values that follow from it. */
+/* A layer's codec, and values that are computed from it. */
 struct codec {
 	struct skv_shape sh;
 	struct skv_codec c;
-	uint32_t d, half;                          /* elements of x, and of its K: of all ranks */
-	uint32_t own_d, own_half;                  /* the same of this rank's heads */
-	uint32_t own;                              /* the first element of this rank's heads in K, and in V */
-	uint32_t parts;                            /* independent parts of E and Dec */
-	uint32_t code_bytes, ref_bytes, code_from; /* bytes of a record; where a code's z begins */
-	struct divisor codes_each, refs_each;      /* records per page; 0 if there are none */
+	/* Number of elements of x, and of the K in it, over the heads of all ranks. */
+	uint32_t d, half;
+	/* Number of elements of x, and of the K in it, for the heads of this rank. */
+	uint32_t own_d, own_half;
+	/* Index of the first element of this rank's heads in K, and in V. */
+	uint32_t own;
+	uint32_t parts;                            /* number of independent parts of E and Dec */
+	/* Bytes of a code's record; bytes of a reference's record; offset of z in a code's record. */
+	uint32_t code_bytes, ref_bytes, code_from;
+	struct divisor codes_each, refs_each;      /* records per page; 0: there are none */
 	struct divisor stride;
 };
 
@@ -57,7 +64,7 @@ static inline struct codec codec_of(const struct skv_shape *sh)
 	k.ref_bytes = skv_ref_bytes(&k.c, k.d, sh->dtype);
 	k.code_from = k.c.n_refs * k.c.id_bytes;
 	k.codes_each = divisor_of((uint32_t)sh->page_bytes / k.code_bytes);
-	/* Without references they have no size. */
+	/* Without references, ref_bytes is 0, and so is refs_each. */
 	k.refs_each = divisor_of(k.ref_bytes ? (uint32_t)sh->page_bytes / k.ref_bytes : 0);
 	k.stride = divisor_of(k.c.stride);
 	return k;
@@ -72,7 +79,7 @@ DEVICE uint32_t refs_before(const struct codec *k, uint32_t token)
 	return token <= k->c.first ? token : k->c.first + quotient(token - k->c.first + k->c.stride - 1, k->stride);
 }
 
-/* For a token from `first` on. */
+/* Number of codes of the tokens before `token`, which is not before the first compressed token. */
 DEVICE uint32_t codes_before(const struct codec *k, uint32_t token)
 {
 	return token - (k->c.stride ? refs_before(k, token) : k->c.first);
@@ -105,13 +112,13 @@ DEVICE uint8_t *code_at(const struct codec *k, const struct skv_kseq *s, uint32_
 	return record_at(k, s, k->sh.codes, k->code_bytes, k->codes_each, codes_before(k, token));
 }
 
-/* The first token that the step compresses. */
+/* Returns the first token that the step compresses. */
 DEVICE uint32_t compress_from(const struct codec *k, const struct skv_kseq *s)
 {
 	return s->n_compressed > k->c.first ? s->n_compressed : k->c.first;
 }
 
-/* Number i of the references in a code's record, clamped below n. */
+/* Returns number i of the references in a code's record, clamped below n. */
 DEVICE uint32_t id_of(const struct codec *k, const uint8_t *record, uint32_t i, uint32_t n)
 {
 	const uint32_t id = k->c.id_bytes == 2 ? ((const uint16_t *)record)[i] : ((const uint32_t *)record)[i];
@@ -121,23 +128,23 @@ DEVICE uint32_t id_of(const struct codec *k, const uint8_t *record, uint32_t i, 
 /* ---- stored numbers -------------------------------------------------------------------------- */
 
 /*
- * Eight numbers, read in two steps: load, then convert (like struct vec8). They belong to a record, or to a bf16 row of
- * a matrix.
+ * Eight stored numbers of a record, or of a bf16 row of a matrix. They are read in two steps, load and convert, like
+ * struct vec8.
  */
 struct numbers {
 	uint4 q;
-	uint32_t shared; /* the scale block's scale and zero point */
+	uint32_t shared; /* scale and zero point of their scale block */
 };
 
 /*
- * How numbers are stored: in 16, 8 or 4 bits. Quantized numbers begin after the parameters of scale blocks of 1 <<
- * shift elements, which take `behind` bytes.
+ * How numbers are stored: in 16, 8 or 4 bits. Quantized numbers follow the parameters of all scale blocks, which take
+ * `behind` bytes. A scale block has 1 << shift elements.
  */
 struct stored_format {
 	uint32_t bits, dtype, shift, behind;
 };
 
-/* Loads `n` words from an address that is at least a multiple of 2. */
+/* Loads `n` words from an address that is a multiple of 2. */
 template <int n> DEVICE void words_at(const uint8_t *p, uint32_t *to)
 {
 	const uint32_t at = (uint32_t)(uintptr_t)p;
@@ -157,7 +164,7 @@ template <int n> DEVICE void words_at(const uint8_t *p, uint32_t *to)
 	}
 }
 
-/* Loads eight numbers from number i on, a multiple of 8, of those that begin at p. */
+/* Loads numbers i to i + 7, i being a multiple of 8, of those that are stored at p. */
 DEVICE struct numbers load_numbers(const struct stored_format *f, const uint8_t *p, uint32_t i)
 {
 	struct numbers x = {};
@@ -188,7 +195,7 @@ DEVICE void decode_numbers(const struct stored_format *f, const struct numbers *
 #pragma unroll
 	for (int i = 0; i < 8; i++) {
 		const uint32_t q = f->bits == 8 ? w[i / 4] >> 8 * (i % 4) & 255 : w[0] >> 4 * i & 15;
-		/* q as a float, without a slow conversion. */
+		/* Adds q as a float, whose bits are set directly because integer conversion is slow. */
 		to[i] = fmaf(__uint_as_float(0x4b000000 | q) - 0x1p23f, shared.x, shared.y);
 	}
 }
@@ -204,7 +211,7 @@ DEVICE uint4 f16_of(const float x[8])
 	return make_uint4(F16::pair(x[0], x[1]), F16::pair(x[2], x[3]), F16::pair(x[4], x[5]), F16::pair(x[6], x[7]));
 }
 
-/* The numbers as bf16, the type of matrix products. */
+/* Converts eight stored numbers to bf16, the type of matrix products. */
 DEVICE uint4 numbers_bf16(const struct stored_format *f, const struct numbers *x)
 {
 	float y[8];
@@ -225,15 +232,15 @@ DEVICE struct stored_format code_format(const struct codec *k)
 	return {k->c.bits, SKV_BF16, shift, (k->c.width >> shift) * 4};
 }
 
-/* Whether references are stored as bf16, which is read fastest. */
+/* Are references stored as bf16? These are read fastest. */
 DEVICE bool refs_are_bf16(const struct codec *k)
 {
 	return k->c.ref_bits == 16 && k->sh.dtype == SKV_BF16;
 }
 
 /*
- * Elements [i, i + 8) of the mean of the references, added up in their order; zeros without references. plain:
- * refs_are_bf16().
+ * Computes elements [i, i + 8) of the mean of the references, which are added up in their order; zeros if there are no
+ * references. `plain` is refs_are_bf16().
  */
 template <bool plain> DEVICE void mean_of(const struct codec *k, const uint8_t *const *ref, uint32_t i, float b[8])
 {
@@ -270,20 +277,23 @@ DEVICE float silu(float x)
 
 /* ---- RoPE ------------------------------------------------------------------------------------ */
 
-/* The rotation of pair p from one position to the next, in turns. */
+/* Returns the rotation of rotary pair p from one position to the next, in turns. */
 DEVICE double rope_turns(const struct codec *k, uint32_t p)
 {
 	return k->c.rope_freq[p] * 0.15915494309189533577;
 }
 
-/* The pair's angle at a position, within half a turn. Computed in fp64, because positions are too large for fp32. */
+/*
+ * Returns a pair's angle at a position, within half a turn. The angle is computed in fp64: positions are too large for
+ * fp32.
+ */
 DEVICE float rope_angle(uint32_t position, double turns)
 {
 	turns *= position;
 	return (float)(turns - rint(turns)) * 6.28318530717958647693f;
 }
 
-/* The elements of rotary pair p of a head. */
+/* Returns the indices, in a head, of the two elements of rotary pair p. */
 DEVICE uint2 rope_pair(const struct codec *k, uint32_t p)
 {
 	return k->c.interleaved ? make_uint2(2 * p, 2 * p + 1) : make_uint2(p, p + k->c.rope_dims / 2);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/decode-kernel.cuh - the decode kernel whose scores are used while it runs: the results of a work
- * item's warps, the kernel, and its launch. See decode.cuh.
+ * kernels/cuda/decode/decode-kernel.cuh - the decode kernel whose scores are used while it runs: merging the results of
+ * a work item's warps, the kernel, and its launch. See decode.cuh.
  */
 #ifndef SKV_CUDA_DECODE_KERNEL_CUH
 #define SKV_CUDA_DECODE_KERNEL_CUH
@@ -13,7 +13,7 @@
 
 /* ---- results of warps ------------------------------------------------------------------------- */
 
-/* The partial results of a work item's warps: maxima, sums and accumulators of head_dim. */
+/* The partial results of a work item's warps: maxima, sums and accumulators with head_dim elements. */
 template <int D, enum decode_mode mode> struct warp_results {
 	float max[warps<D, mode>][HEAD_TILE], sum[warps<D, mode>][HEAD_TILE];
 	float acc[warps<D, mode>][HEAD_TILE][D];
@@ -40,8 +40,8 @@ __device__ static void store_warp_result(struct warp_results<D, mode> *r, struct
 }
 
 /*
- * Called by one warp once all warps have stored their results. Writes the item's maxima and sums, and the output: the
- * final one if the request has a single chunk, else a partial one.
+ * Merges the results of an item's warps. Called by one warp once all warps have stored their results. Writes the item's
+ * maxima and sums, and the output: the final output if the request has a single chunk, else a partial result.
  */
 template <int D, enum decode_mode mode>
 __device__ static void merge_warps(const struct decode_params *c, const struct work_item *j,
@@ -89,24 +89,27 @@ __device__ static void merge_warps(const struct decode_params *c, const struct w
 
 /* ---- the kernel ------------------------------------------------------------------------------ */
 
-/* Work items of a block whose results may be in flight at a time; shared memory limits them. */
+/* Number of work items of a block whose results may be in flight at a time; shared memory limits it. */
 template <int D> static constexpr uint32_t result_buffers = D == 256 ? 2 : 3;
 
 /*
- * Each warp goes from work item to work item at its own pace. Before it stores its results, it waits until the results
- * of the item that used the buffer before have been merged.
+ * The block's shared memory. Each warp goes from work item to work item at its own pace. Before a warp stores its
+ * results, it waits until the results of the item that used the buffer before have been merged.
  */
 template <int D, enum decode_mode mode> struct decode_smem {
 	struct warp_results<D, mode> results[result_buffers<D>];
-	uint32_t arrived[result_buffers<D>]; /* warps that have stored their results */
-	/* Phases end when all warps have stored their results, and when these have been merged. */
+	uint32_t arrived[result_buffers<D>]; /* number of warps that have stored their results */
+	/*
+	 * A phase of `shared` ends when all warps have stored their results, a phase of `merged` when these have been
+	 * merged.
+	 */
 	barrier shared[result_buffers<D>], merged[result_buffers<D>];
 	struct request_plan plan;
-	struct work_item item[warps<D, mode>][2]; /* a warp's item and its next one */
+	struct work_item item[warps<D, mode>][2]; /* a warp's current item and its next one */
 	struct softmax_stats helper;
 };
 
-/* Stores a warp's results of the block's item number `turn`. The last of its warps merges them. */
+/* Stores a warp's results of the block's item number `turn`. The last of the block's warps to arrive merges them. */
 template <enum decode_mode mode, class T, int D>
 __device__ static void submit_result(struct decode_smem<D, mode> *s, struct warp_state<T, D> *w,
                                      const struct decode_params *c, const struct work_item *j, uint32_t turn)
@@ -117,7 +120,11 @@ __device__ static void submit_result(struct decode_smem<D, mode> *s, struct warp
 		barrier_wait(&s->merged[buffer], round - 1);
 	store_warp_result<mode>(&s->results[buffer], w, j);
 	barrier_arrive(&s->shared[buffer]);
-	__syncwarp(); /* all lanes arrive before the warp is counted, so the warp that counts last waits for no other */
+	/*
+	 * All lanes arrive at the barrier before the warp is counted, so the warp that counts last waits for no other
+	 * warp.
+	 */
+	__syncwarp();
 	if (threadIdx.x % 32 == 0)
 		arrived = atomicInc(&s->arrived[buffer], warps<D, mode> - 1);
 	if (__shfl_sync(~0u, arrived, 0) < warps<D, mode> - 1)
@@ -130,7 +137,7 @@ __device__ static void submit_result(struct decode_smem<D, mode> *s, struct warp
 		ring_item_done(c, j->entry);
 }
 
-/* The last warp is the helper warp, which reduces scores. */
+/* Number of threads of a block. The block's last warp is the helper warp, which reduces scores. */
 template <int D, enum decode_mode mode> static constexpr int threads = 32 * (warps<D, mode> + 1);
 
 template <class T, int D, enum decode_mode mode>
@@ -163,7 +170,7 @@ decode_kernel(const __grid_constant__ struct decode_params c)
 	for (uint32_t turn = 0; more; turn++) {
 		const struct work_item *j = &s->item[warp][turn % 2];
 		struct work_item *next = &s->item[warp][(turn + 1) % 2];
-		/* Overlaps with the load of this item's first tile. */
+		/* Locating the next item's tiles overlaps with the load of this item's first tile. */
 		more = begin_item<D, mode>(&c, &s->plan, turn + 1, next);
 		if (more)
 			locate_tiles<D, mode>(&c, next, 0, &next_tiles);
@@ -183,7 +190,7 @@ template <class T, int D, enum decode_mode mode> static cudaError_t init_kernel(
 	                            (int)sizeof(struct decode_smem<D, mode>));
 }
 
-/* The launch is cooperative because blocks wait for each other: either all are resident at once, or none is. */
+/* The launch is cooperative because blocks wait for each other: either all blocks are resident at once, or none is. */
 template <class T, int D, enum decode_mode mode>
 static void launch_kernel(const struct decode_params *c, uint32_t items, cudaStream_t stream)
 {

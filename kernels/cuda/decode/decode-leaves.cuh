@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/decode-leaves.cuh - decode attention by leaves, and its launch: see decode.cuh.
+ * kernels/cuda/decode/decode-leaves.cuh - the decode kernel whose warps attend to whole leaves, and its launch: see
+ * decode.cuh.
  */
 #ifndef SKV_CUDA_DECODE_LEAVES_CUH
 #define SKV_CUDA_DECODE_LEAVES_CUH
@@ -11,62 +12,62 @@
 #include "kernels/cuda/decode/leaf.cuh"
 
 /*
- * A run of leaves, and its place among the runs of its block: it is number `nth`. Its item, number `turn` of the block
- * and number `id` of the launch, has the block's runs [begin, end).
+ * A run of leaves, and its place among the runs of its block, of which it is number `nth`. The run's work item is
+ * number `turn` of the block and number `id` of the launch; the item consists of the block's runs [begin, end).
  */
 struct run : work_item {
 	uint32_t id, turn, begin, end, nth;
 };
 
 #define RUN_SLOTS (2 * ITEM_RUNS)
-#define TURNS 32 /* items of a block that are tracked at a time */
+#define TURNS 32 /* max items of a block that are tracked at a time */
 
 /*
- * A block's shared memory. After it come run_slots sums of runs that wait for the rest of their pair, item_runs for
- * each item; and for each warp the waiting sums of leaves (waiting_sums()).
+ * A block's shared memory. After this struct follow run_slots sums of runs that wait for the other sum of their pair,
+ * item_runs for each item, and then, for each warp, the waiting sums of leaves (waiting_sums()).
  */
 template <int D, enum decode_mode mode> struct leaves_smem {
 	/*
-	 * Arrivals of a pair's sums, those of earlier items included, in the slot of the later sum's first run. The
-	 * first sum waits.
+	 * Number of sums of a pair that have arrived, including those of earlier items, at the slot of the first run of
+	 * the pair's later sum. The first sum to arrive waits.
 	 */
 	uint32_t come[RUN_SLOTS];
 	barrier waits[RUN_SLOTS];
 	/*
-	 * For each place, items whose runs have been added. It is a counter because a warp that has no run of an item
-	 * must not take it for the next one.
+	 * For each place: number of items whose runs have all been added. This is a counter, not a barrier, because a
+	 * warp without a run of an item must not mistake that item for the next one.
 	 */
 	uint32_t added[RUN_SLOTS];
 	/*
-	 * The block's items by turn; the last turn that was requested, and the last known one; the last turn that each
-	 * warp has looked up.
+	 * item: the block's items, by turn. asked: the last turn for which an item was requested. known: the last turn
+	 * whose item is known. looked_up: the last turn whose item each warp has looked up.
 	 */
 	uint32_t item[TURNS], asked, known, looked_up[warps<D, mode>];
 	struct request_plan plan;
-	/* KV slots of a warp's run, and of its next run. */
+	/* KV slots of the tokens of a warp's current run, and of its next run. */
 	uint32_t slots[mode >= MODE_TOKENS ? warps<D, mode> : 1][2][run_leaves<D, mode> * LEAF_TILES * 16];
-	/* A warp's run and its next one. They are not in registers, because tiles in flight need these. */
+	/* A warp's current run and its next one. They are not in registers, which tiles in flight need. */
 	struct run run[warps<D, mode>][2];
-	bool last; /* is this block the last one of its request? */
+	bool last; /* is this block the last of its request to store its result? */
 	alignas(16) float4 sums[1];
 };
 
-/* Pairs of columns with results: of the four lanes that have the same rows of a product, this many have any. */
+/* Number of pairs of columns with results, of the four pairs that a product has. */
 static inline __host__ __device__ uint32_t result_pairs(const struct decode_params *c)
 {
 	return (c->result_heads + 1) / 2;
 }
 
-/* Accumulators of a lane; each has four elements. */
+/* Number of a lane's accumulators; each of them has four elements. */
 template <int D, enum decode_mode mode> static constexpr int accumulators = result_dims<D, mode> / 16;
 
-/* Size of a waiting sum, which consists of the lanes' states: [accumulators, then maxima and sums][lane]. */
+/* Number of float4 of a waiting sum: the states of lanes, [accumulators, then maxima and sums][lane]. */
 template <int D, enum decode_mode mode> static inline __host__ __device__ constexpr uint32_t waiting_sums(uint32_t pairs)
 {
 	return (accumulators<D, mode> + 1) * 8 * pairs;
 }
 
-/* Levels of pairs in a run. */
+/* Number of levels of pairs in a run, at each of which one sum of leaves may wait. */
 template <int D, enum decode_mode mode> static constexpr uint32_t run_levels = run_leaves<D, mode> > 2 ? 2 : 1;
 
 template <int D, enum decode_mode mode> static size_t leaves_smem_bytes(const struct decode_params *c)
@@ -77,9 +78,9 @@ template <int D, enum decode_mode mode> static size_t leaves_smem_bytes(const st
 }
 
 /*
- * Returns the number of the block's item of this turn, out of `all` items in the launch; `all` or more if there is
- * none. The first item is fixed. Afterwards a block takes the next item when it gets to it, since some SMs read faster
- * than others and some items are short.
+ * Returns the number, in the launch, of the block's item of this turn; if it is not below `all`, the number of items in
+ * the launch, there is no such item. A block's first item is fixed. Afterwards a block takes the next item when its
+ * warps get to it, since some SMs read faster than others and some items are short.
  */
 template <int D, enum decode_mode mode>
 __device__ static uint32_t item_of_turn(const struct decode_params *c, struct leaves_smem<D, mode> *s, uint32_t turn, uint32_t all)
@@ -95,9 +96,9 @@ __device__ static uint32_t item_of_turn(const struct decode_params *c, struct le
 		asks = atomicMax(&s->asked, turn) < turn;
 	if (__any_sync(~0u, asks)) {
 		if (turn > TURNS && lane < warps<D, mode>)
-			count_await(&s->looked_up[lane], turn - TURNS); /* a warp may be far behind */
+			count_await(&s->looked_up[lane], turn - TURNS); /* a warp may be TURNS behind */
 		__syncwarp();
-		if (lane == 0) { /* each block asks once too often: then the counter wraps to 0 */
+		if (lane == 0) { /* each block asks one time too often; then the counter wraps to 0 */
 			atomicExch(&s->item[turn % TURNS], gridDim.x + atomicInc(c->taken, all - 1));
 			count_store(&s->known, turn);
 		}
@@ -112,8 +113,8 @@ __device__ static uint32_t item_of_turn(const struct decode_params *c, struct le
 }
 
 /*
- * Goes on from run `from` to run number `nth` of the block. Returns false if there is none. Consecutive items are
- * neighbouring head tiles, since these read the same pages.
+ * Finds run number `nth` of the block, going on from run `from`, and stores it in *to. Returns false if there is no
+ * such run. Consecutive items are neighbouring head tiles, since these read the same pages.
  */
 template <int D, enum decode_mode mode>
 DEVICE bool find_run(const struct decode_params *c, struct leaves_smem<D, mode> *s, uint32_t nth, const struct run *from, struct run *to)
@@ -123,7 +124,7 @@ DEVICE bool find_run(const struct decode_params *c, struct leaves_smem<D, mode> 
 	uint32_t turn = from->turn, begin = from->begin, end = from->end, id = from->id, lo = 0, item;
 
 	for (;;) {
-		if (end == begin) /* a new item */
+		if (end == begin) /* a new work item */
 			id = item_of_turn<D, mode>(c, s, turn, all);
 		if (id >= all)
 			return false;
@@ -137,7 +138,7 @@ DEVICE bool find_run(const struct decode_params *c, struct leaves_smem<D, mode> 
 		begin = end;
 	}
 	const uint32_t request = c->first_request + lo;
-	__syncwarp(); /* all lanes have read the old contents; all write the same values */
+	__syncwarp(); /* all lanes have read the old contents; all lanes write the same values */
 	head_tile(c, request / c->list.rows, request % c->list.rows * heads + id % heads, to);
 	to->len = p->len[lo];
 	to->table = p->table[lo];
@@ -159,7 +160,7 @@ DEVICE bool find_run(const struct decode_params *c, struct leaves_smem<D, mode> 
 
 /* ---- leaves of a run -------------------------------------------------------------------------- */
 
-/* Adds the waiting sum, which is the earlier or the later one, to the warp's own. */
+/* Adds a waiting sum to the warp's own sum. `earlier`: the waiting sum is that of earlier tokens. */
 template <enum decode_mode mode, int D> DEVICE void add_waiting(struct columns<D> *w, const float4 *from, uint32_t pairs, bool earlier)
 {
 	constexpr int accs = accumulators<D, mode>;
@@ -176,7 +177,7 @@ template <enum decode_mode mode, int D> DEVICE void add_waiting(struct columns<D
 		by[x] = earlier ? part_scale_of(max[x], w->max[x]) : part_scale_of(w->max[x], max[x]);
 #pragma unroll
 	for (int a = 0; a < accs; a++) {
-		asm volatile("" ::: "memory"); /* one at a time: tiles in flight have most registers */
+		asm volatile("" ::: "memory"); /* one accumulator at a time, as tiles in flight use most registers */
 		const float4 waits = from[a * lanes + lane];
 		w->acc[a][0] = add(0, waits.x, w->acc[a][0]);
 		w->acc[a][1] = add(1, waits.y, w->acc[a][1]);
@@ -203,8 +204,8 @@ template <enum decode_mode mode, int D> DEVICE void leave_waiting(const struct c
 }
 
 /*
- * Adds sum number i of a run to the waiting sums of its pairs, or leaves it waiting. The last one is added to all
- * waiting sums.
+ * Adds a warp's sum, number i of a run, to the waiting sums of its pairs, or leaves the result waiting. The run's last
+ * sum is added to all waiting sums.
  */
 template <enum decode_mode mode, int D>
 DEVICE void add_levels(const struct decode_params *c, struct columns<D> *w, float4 *waiting, uint32_t i, bool last)
@@ -219,8 +220,8 @@ DEVICE void add_levels(const struct decode_params *c, struct columns<D> *w, floa
 }
 
 /*
- * Completes leaf i of a run: its sum is added to those of its pair, of its pair's pair, and so on, or waits for them.
- * The last one is added to all waiting sums.
+ * Completes leaf i of a run: its sum is added to the sum of its pair, then to that of its pair's pair, and so on, until
+ * a sum must wait. The run's last leaf is added to all waiting sums.
  */
 template <enum decode_mode mode, int D>
 DEVICE void end_leaf(const struct decode_params *c, struct columns<D> *w, float4 *waiting, uint32_t i, bool last)
@@ -229,7 +230,7 @@ DEVICE void end_leaf(const struct decode_params *c, struct columns<D> *w, float4
 	add_levels<mode>(c, w, waiting, i, last);
 }
 
-/* Attends to a run's leaves. Behind them it loads those of the next run, if that has any tiles. */
+/* Attends to a run's leaves. After its tiles, the first tiles of the next run are loaded, if there is a next run. */
 template <enum decode_mode mode, class T, int D>
 __device__ static void attend_run(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct run *j,
                                   const struct tile_batch *ts, const struct run *next, const struct tile_batch *next_tiles, float4 *waiting)
@@ -246,9 +247,9 @@ __device__ static void attend_run(struct leaf_state<T, D, mode> *w, const struct
 /* ---- runs of an item -------------------------------------------------------------------------- */
 
 /*
- * Adds up the sum of run `at` of an item of n runs. The second sum of a pair to arrive, in whichever order, adds the
- * waiting one and goes on to the next pair. Returns whether this warp has the item's sum. `slot` is the number of the
- * item's first slot.
+ * Adds the sum of run `at` to those of its item, which has n runs. Of a pair of sums, in whichever order they arrive,
+ * the second to arrive adds the waiting one and goes on to the next pair. Returns true if this warp has the item's
+ * complete sum. `slot` is the index of the item's first slot.
  */
 template <enum decode_mode mode, int D>
 __device__ static bool add_runs(struct leaves_smem<D, mode> *s, struct columns<D> *w, const struct decode_params *c, uint32_t slot, uint32_t at,
@@ -276,8 +277,8 @@ __device__ static bool add_runs(struct leaves_smem<D, mode> *s, struct columns<D
 }
 
 /*
- * Stores the sum of an item: as output if the request has no other items, else as a partial result. A pass for scores
- * alone always stores a partial result.
+ * Stores the sum of a work item: as output if the request has no other items, else as a partial result. A pass for
+ * scores alone always stores a partial result.
  */
 template <enum decode_mode mode, class T, int D>
 __device__ static void store_item(const struct columns<D> *w, const struct decode_params *c, const struct work_item *j)
@@ -307,9 +308,9 @@ __device__ static void store_item(const struct columns<D> *w, const struct decod
 }
 
 /*
- * Adds the sum of a run to those of its item; the warp that completes the last pair stores the item. Items take places
- * for their runs in turn. Each place has slots for as many runs as an item may have, even if this item has fewer,
- * because neighbouring places may stay in use for longer.
+ * Adds the sum of a run to those of its item; the warp that completes the last pair stores the item's result. Items use
+ * places in shared memory in turn, for the sums of their runs. Each place has slots for as many runs as an item may
+ * have, even if its item has fewer, because the items of neighbouring places may be unfinished for longer.
  */
 template <enum decode_mode mode, class T, int D>
 __device__ static void submit_run(struct leaves_smem<D, mode> *s, struct leaf_state<T, D, mode> *w, const struct decode_params *c,
@@ -330,8 +331,8 @@ __device__ static void submit_run(struct leaves_smem<D, mode> *s, struct leaf_st
 /* ---- items of a request ------------------------------------------------------------------------ */
 
 /*
- * Called when the block's only item, if any, has been stored. The last block of a request and head tile merges the
- * results of all its blocks.
+ * Called when the block has stored the result of its only item, if it has one. The last block of a request and head
+ * tile to arrive merges the results of all its blocks.
  */
 template <int D, enum decode_mode mode> __device__ static void merge_blocks(const struct decode_params *c, struct leaves_smem<D, mode> *s)
 {
@@ -378,7 +379,7 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 	if (threadIdx.x == 0)
 		s->asked = s->known = 0;
 	if (c.source == KV_PAGES || c.source == KV_TOKENS)
-		await_previous(); /* for the lists */
+		await_previous(); /* the lists may have been written by the previous kernel */
 	make_plan(&c, &s->plan);
 	w.once = evict_first_policy();
 	run[1].turn = run[1].begin = run[1].end = 0;
@@ -396,7 +397,7 @@ __global__ void __launch_bounds__(32 * warps<D, mode>, 1) leaves_kernel(const __
 	for (uint32_t turn = 0; more; turn++) {
 		const struct run *j = &run[turn % 2];
 		struct run *next = &run[(turn + 1) % 2];
-		/* Overlaps with the loads of this run's first tiles. */
+		/* Finding the next run overlaps with the loads of this run's first tiles. */
 		more = find_run<D, mode>(&c, s, j->nth + warps<D, mode>, j, next);
 		next_tiles.n = 0;
 		if (more)

@@ -3,11 +3,12 @@
  * kernels/cuda/decode/decode-teams.cuh - decode attention for kv heads that have more columns than a head tile: several
  * rows of a sequence, or large groups. See decode.cuh.
  *
- * The warps of a team read the same tokens, each for its own head tile. So K and V are staged in shared memory: a team
- * has a ring of stages, which all of its warps copy to and read. A leaf has four stages: K of two tiles, K of the other
- * two, and V likewise. From there K and V go to the same registers as elsewhere, so results have the same bits. A team
- * takes one run after the other, and each run is a work item: results have many columns, so there should be few of
- * them. Sums of leaves wait in registers, or in shared memory if they wait for long.
+ * The warps of a team read the same tokens, each warp for its own head tile. So K and V are staged in shared memory: a
+ * team has a ring of stages, to which all of its warps copy and which all of them read. A leaf has four stages: K of
+ * two tiles, K of the other two tiles, and V likewise. From the stages, K and V are loaded into the same registers as
+ * in other decode kernels, so results have the same bits. A team takes one run after the other, and each run is a work
+ * item: results have many columns, so there should be few results. Sums of leaves wait in registers for the sum that
+ * they are added to, or in shared memory if they wait for long.
  */
 #ifndef SKV_CUDA_DECODE_TEAMS_CUH
 #define SKV_CUDA_DECODE_TEAMS_CUH
@@ -15,15 +16,16 @@
 #include "kernels/cuda/decode/decode-leaves.cuh"
 #include "kernels/cuda/runtime/async-copy.cuh"
 
-#define TEAM_STAGES 12 /* in shared memory, of all teams of a block together */
+#define TEAM_STAGES 12 /* stages in shared memory, of all teams of a block together */
 #define STAGE_TILES 2
 #define LEAF_STAGES (2 * LEAF_TILES / STAGE_TILES)
-#define TEAM_LEVELS 2 /* levels of sums that wait in shared memory: those of four leaves, and of eight */
+/* Number of levels of sums that wait in shared memory: sums of four leaves, and of eight leaves. */
+#define TEAM_LEVELS 2
 
 /*
- * A stage in shared memory: rows of K or of V, and for fp8, with K, the scales of K and then of V. The distance of rows
- * makes lanes that load at the same time use different banks: for K these load several rows and four pieces, for V
- * every other row and several pieces.
+ * Layout of a stage in shared memory: rows of K or of V, and, for fp8 and K, the scales of K's rows and then of V's.
+ * The distances of rows, K_ROW and V_ROW, make lanes that load at the same time use different banks: loads of K read
+ * several rows and four pieces, loads of V read every other row and several pieces.
  */
 template <class T, int D> struct stage {
 	static constexpr uint32_t ROWS = STAGE_TILES * SKV_PAGE_TOKENS, ROW = D * element_bytes<T>;
@@ -32,8 +34,8 @@ template <class T, int D> struct stage {
 };
 
 /*
- * Copies this warp's part of K, or of V, of tile k to the rows of a stage. All tokens of the page are copied, even
- * those that do not count, unless none does.
+ * Copies this warp's part of tile k, of K or of V, to the rows of a stage. All tokens of the tile's page are copied,
+ * even those that do not count, unless none of them counts.
  */
 template <class T, int D, int team, bool v>
 DEVICE void copy_tile(const struct decode_params *c, const struct work_item *j, const struct tile_batch *ts, uint32_t k, uint32_t rows,
@@ -46,7 +48,7 @@ DEVICE void copy_tile(const struct decode_params *c, const struct work_item *j, 
 	if (!mask)
 		return;
 #pragma unroll
-	for (uint32_t i = 0; i < ROW; i += n) { /* pieces of 16 bytes: 16 rows have ROW of them */
+	for (uint32_t i = 0; i < ROW; i += n) { /* 16 rows have ROW pieces of 16 bytes */
 		const uint32_t x = i + mine;
 		if (ROW % n == 0 || x < ROW)
 			cp_async16(rows + x / (ROW / 16) * each + x % (ROW / 16) * 16, from + x * 16, true);
@@ -68,7 +70,7 @@ DEVICE void take_piece(uint32_t *to, uint32_t at)
 	*to = load_shared4(at);
 }
 
-/* Loads from shared memory to the registers that load_k() fills. */
+/* Loads K of a tile from a stage to the registers that load_k() fills in other kernels. */
 template <class T, int D> __device__ static void take_keys(struct half_tile<T, D> *to, uint32_t rows)
 {
 	const uint32_t at = rows + threadIdx.x % 32 / 4 * stage<T, D>::K_ROW + threadIdx.x % 4 * 8 * element_bytes<T>;
@@ -79,7 +81,7 @@ template <class T, int D> __device__ static void take_keys(struct half_tile<T, D
 			take_piece(&to->k(b, half), at + 8 * half * stage<T, D>::K_ROW + b * 32 * element_bytes<T>);
 }
 
-/* The same for load_v(). */
+/* Loads V of a tile from a stage to the registers that load_v() fills in other kernels. */
 template <class T, int D> __device__ static void take_values(struct half_tile<T, D> *to, uint32_t rows)
 {
 	const uint32_t g = threadIdx.x % 32 / 4, at = rows + threadIdx.x % 4 * 2 * stage<T, D>::V_ROW;
@@ -94,7 +96,7 @@ template <class T, int D> __device__ static void take_values(struct half_tile<T,
 	}
 }
 
-/* load_scales() for a tile in shared memory. */
+/* Loads the scales of an fp8 tile from a stage, as load_scales() does from memory. */
 template <class T, int D> DEVICE uint32_t take_scales(uint32_t scales, uint32_t mask)
 {
 	const uint32_t lane = threadIdx.x % 32;
@@ -102,8 +104,8 @@ template <class T, int D> DEVICE uint32_t take_scales(uint32_t scales, uint32_t 
 }
 
 /*
- * Masks the scores of a leaf, whose first tile is `tile`, if not all of its tokens count for each column's row:
- * -infinity for those that do not.
+ * Sets scores of a leaf to -infinity where a column's row does not attend to the token. Called if the row of some
+ * column does not attend to all tokens of the leaf. `tile` is the index of the leaf's first tile.
  */
 __device__ static void mask_leaf(const struct decode_params *c, const struct work_item *j, uint32_t tile, const uint32_t mask[LEAF_TILES],
                                  float s[LEAF_TILES][4])
@@ -121,7 +123,7 @@ __device__ static void mask_leaf(const struct decode_params *c, const struct wor
 
 /* ---- sums of a run's leaves -------------------------------------------------------------------- */
 
-/* A sum that waits in registers. */
+/* A sum of leaves, kept in registers until the sum that it is added to is ready. */
 template <int D> struct waiting_sum {
 	float acc[columns<D>::ACC][4], max[2], sum[2];
 };
@@ -155,12 +157,15 @@ template <int D> DEVICE void keep_sum(struct waiting_sum<D> *to, const struct co
 	}
 }
 
-/* Waiting sums of one leaf, and of two. */
+/* The sums that wait in registers: a sum of one leaf, and a sum of two leaves. */
 template <int D> struct waiting_sums_of_two {
 	struct waiting_sum<D> one, two;
 };
 
-/* end_leaf() for runs of more leaves: sums that wait longer than these two are in shared memory. */
+/*
+ * Like end_leaf(), for the longer runs of teams: sums of one and of two leaves wait in registers, larger sums in shared
+ * memory.
+ */
 template <int D>
 DEVICE void end_team_leaf(const struct decode_params *c, struct columns<D> *w, struct waiting_sums_of_two<D> *wait, float4 *waiting, uint32_t i,
                           bool last)
@@ -184,8 +189,8 @@ DEVICE void end_team_leaf(const struct decode_params *c, struct columns<D> *w, s
 /* ---- runs --------------------------------------------------------------------------------------- */
 
 /*
- * Looks up run number `id` and copies it to this warp's own *j. Returns false if there is none. The warp has one of the
- * run's head tiles, which may have no columns.
+ * Looks up run number `id` and copies it to this warp's own *j. Returns false if there is no such run. The warp gets
+ * one of the run's head tiles, which may have no columns.
  */
 __device__ static bool begin_team_run(const struct decode_params *c, const struct request_plan *p, uint32_t id, struct work_item *j)
 {
@@ -193,7 +198,7 @@ __device__ static bool begin_team_run(const struct decode_params *c, const struc
 	if (at >= p->first[c->n_requests])
 		return false;
 	const uint32_t lo = request_of(c, p, at), request = c->first_request + lo;
-	__syncwarp(); /* all lanes have read the previous run; all write the same values */
+	__syncwarp(); /* all lanes have read the previous run; all lanes write the same values */
 	head_tile(c, request / c->list.rows, (request % c->list.rows * heads + id % heads) * c->team + member, j);
 	j->len = p->len[lo];
 	j->table = p->table[lo];
@@ -206,7 +211,7 @@ __device__ static bool begin_team_run(const struct decode_params *c, const struc
 	return true;
 }
 
-/* Waits until all stages but the newest `but` are copied. */
+/* Waits until all copied stages but the newest `but` are complete. */
 DEVICE void await_stages(uint32_t but)
 {
 	if (but == TEAM_STAGES - 2)
@@ -217,18 +222,18 @@ DEVICE void await_stages(uint32_t but)
 		cp_async_wait<TEAM_STAGES / 4 - 2>();
 }
 
-/* A warp's view of its team's run. Stages are numbered from the run's first leaf on. */
+/* A warp's view of its team's run. Stages are numbered from 0 for the run's first. */
 template <class T, int D, int team> struct team_run {
 	static constexpr uint32_t SLOTS = TEAM_STAGES * team / warps<D, MODE_TEAMS>;
 	const struct decode_params *c;
 	const struct work_item *j;
-	uint32_t ring;               /* address of the team's stages, SLOTS of them */
-	uint32_t leaf, leaves;       /* the leaf being read, and the number of leaves */
-	uint32_t copying, to;        /* the leaf whose stages are copied next, and the address for the next stage */
-	uint32_t from;               /* address of the stage to read next */
-	struct tile_batch now, next; /* tiles: the batch being read, and the one after it */
+	uint32_t ring;               /* shared memory address of the team's SLOTS stages */
+	uint32_t leaf, leaves;       /* index of the leaf being read; number of leaves of the run */
+	uint32_t copying, to;        /* index of the leaf that is copied next; address for its next stage */
+	uint32_t from;               /* address of the next stage to read */
+	struct tile_batch now, next; /* batch of tiles being read, and the batch after it */
 
-	/* Begins to copy the next stage, if the run has one. `in` is its number in the leaf. */
+	/* Begins to copy the next stage, if the run has one. `in` is the stage's index in its leaf. */
 	template <int in> __device__ __forceinline__ void copy()
 	{
 		constexpr uint32_t each = (in < 2 ? stage<T, D>::K_ROW : stage<T, D>::V_ROW) * SKV_PAGE_TOKENS;
@@ -246,7 +251,7 @@ template <class T, int D, int team> struct team_run {
 		to = to + stage<T, D>::BYTES < ring + SLOTS * stage<T, D>::BYTES ? to + stage<T, D>::BYTES : ring;
 	}
 
-	/* Begins to copy the run's first stages: all that there is room for but one. */
+	/* Begins to copy the run's first stages, until all slots of the ring but one are in use. */
 	template <int in = 0> __device__ __forceinline__ void begin()
 	{
 		if constexpr (in < (int)SLOTS - 1) {
@@ -256,8 +261,8 @@ template <class T, int D, int team> struct team_run {
 	}
 
 	/*
-	 * Waits for stage number `in` of the leaf and returns its address. Begins to copy another stage to the one that
-	 * all warps have read.
+	 * Waits for stage `in` of the leaf and returns its address. Begins to copy another stage over the previous one,
+	 * which all warps have read.
 	 */
 	template <int in> __device__ __forceinline__ uint32_t read()
 	{
@@ -269,7 +274,7 @@ template <class T, int D, int team> struct team_run {
 		return at;
 	}
 
-	/* Goes on to the next leaf. */
+	/* Goes on to the run's next leaf, and locates further tiles if needed. */
 	__device__ __forceinline__ void advance()
 	{
 		leaf++;
@@ -317,7 +322,7 @@ DEVICE void add_stage(struct columns<D> *w, struct team_run<T, D, team> *run, co
 	}
 }
 
-/* attend_leaf() from shared memory. */
+/* Attends to a leaf that is read from stages in shared memory, as attend_leaf() does from global memory. */
 template <class T, int D, int team> DEVICE void attend_staged_leaf(struct columns<D> *w, struct team_run<T, D, team> *run)
 {
 	const struct decode_params *const c = run->c;
@@ -341,7 +346,7 @@ template <class T, int D, int team> DEVICE void attend_staged_leaf(struct column
 	add_stage<STAGE_TILES>(w, run, mask, p);
 }
 
-/* Attends to a run for the warp's columns, from nothing to their sums. `ring` is the address of the team's stages. */
+/* Attends to all leaves of a run, for the warp's columns. `ring` is the address of the team's stages. */
 template <class T, int D, int team>
 __device__ static void attend_team_run(struct columns<D> *w, const struct decode_params *c, const struct work_item *j, uint32_t ring,
                                        float4 *waiting)
@@ -352,7 +357,7 @@ __device__ static void attend_team_run(struct columns<D> *w, const struct decode
 	locate_tiles<D, MODE_TEAMS>(c, j, 0, &run.now);
 	if (j->n > BATCH)
 		locate_tiles<D, MODE_TEAMS>(c, j, BATCH, &run.next);
-	warps_sync(1 + threadIdx.x / (32 * team), 32 * team); /* all warps have read the last run's stages */
+	warps_sync(1 + threadIdx.x / (32 * team), 32 * team); /* all warps have read the previous run's stages */
 	run.begin();
 	while (run.leaf < run.leaves) {
 		attend_staged_leaf(w, &run);
@@ -383,7 +388,7 @@ __global__ void __launch_bounds__(32 * warps<D, MODE_TEAMS>, 1) teams_kernel(con
 	struct columns<D> w;
 
 	if (c.source == KV_PAGES)
-		await_previous(); /* for the lists */
+		await_previous(); /* the lists may have been written by the previous kernel */
 	make_plan(&c, &s->plan);
 	await_previous();
 	let_next_begin();
@@ -408,7 +413,7 @@ template <class T, int D> static cudaError_t init_teams(void)
 	return e ? e : init_team<T, D, 8>();
 }
 
-/* `runs`: max runs of the launch, over the head tiles of all teams. */
+/* `runs`: max runs of the launch, each for a team's head tiles. */
 template <class T, int D> static void launch_teams(const struct decode_params *c, uint32_t runs, cudaStream_t stream)
 {
 	const auto kernel = c->team == 2 ? teams_kernel<T, D, 2> : c->team == 4 ? teams_kernel<T, D, 4> : teams_kernel<T, D, 8>;

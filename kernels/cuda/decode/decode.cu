@@ -8,7 +8,7 @@ static const struct decode_instance *const instances[] = {
 #undef INSTANCE
 };
 
-/* Returns the kernels of a mode for pages of this shape, or NULL. */
+/* Returns the kernels of a mode for pages of this shape, or NULL if this build has none. */
 static const struct decode_instance *find_instance(const struct skv_shape *sh, enum decode_mode mode)
 {
 	for (const struct decode_instance *i : instances)
@@ -32,8 +32,8 @@ cudaError_t skv_cuda_decode_init(void)
 }
 
 /*
- * Whether all rows of a sequence attend to the same tokens, except for the last ones, and a kernel exists that reads
- * these tokens once.
+ * Does one pass take all rows of a sequence? All rows must attend to the same tokens, except for the last ones, and
+ * there must be a kernel that reads these tokens once.
  */
 static bool takes_rows(const struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b)
 {
@@ -42,8 +42,8 @@ static bool takes_rows(const struct decode_params *c, const struct skv_shape *sh
 }
 
 /*
- * Head tiles that are processed together, 2, 4 or 8, if kv heads have more columns than a head tile or requests have
- * several rows; else 0.
+ * Number of warps in a team, each with a head tile: 2, 4 or 8 if kv heads have more columns than a head tile, or
+ * requests have several rows. 0: no teams.
  */
 static uint32_t team_of(const struct decode_params *c, const struct skv_shape *sh)
 {
@@ -103,8 +103,8 @@ static enum decode_mode mode_of(const struct decode_params *c)
 }
 
 /*
- * Divides launches over n sequences, whose requests have at most `tiles` tiles. Returns the work items of such a
- * request.
+ * Chooses how launches over n sequences are divided, whose requests have at most `tiles` tiles. Returns the number of
+ * work items, per head tile, of a request of `tiles` tiles.
  */
 static uint32_t divide(struct decode_params *c, const struct skv_shape *sh, uint32_t n, uint32_t tiles, uint32_t beside)
 {
@@ -121,7 +121,7 @@ static uint32_t divide(struct decode_params *c, const struct skv_shape *sh, uint
 	return c->parts;
 }
 
-/* Queues n sequences from number `from` on. */
+/* Queues a launch over n sequences; `from` is the index of the first. */
 static void launch_sequences(struct decode_params *c, const struct skv_shape *sh, uint32_t from, uint32_t n, uint32_t max_items,
                              cudaStream_t stream)
 {
@@ -132,7 +132,7 @@ static void launch_sequences(struct decode_params *c, const struct skv_shape *sh
 	find_instance(sh, mode_of(c))->launch(c, sh->dtype, items, stream);
 }
 
-/* `tiles`: max tiles of a request. */
+/* Queues a decode pass, and the merge of its results if needed. Requests have at most `tiles` tiles. */
 static void decode(struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q,
                    void *out, uint32_t tiles, const struct workspace_layout *l, const struct skv_workspace *work)
 {
@@ -147,13 +147,16 @@ static void decode(struct decode_params *c, const struct skv_shape *sh, const st
 		skv_cuda_merge(c, n, max_items, sh->head_dim, stream_of(work));
 }
 
-/* Requests of a pass that writes scores. q heads that have separate rows of scores share one request per kv head. */
+/*
+ * Number of requests of a sequence in a pass that writes scores. q heads with separate rows of scores share the request
+ * of their kv head.
+ */
 static uint32_t score_requests_of(const struct skv_shape *sh, const struct skv_scores *ev)
 {
 	return ev->rows < sh->n_kv_heads ? ev->rows : sh->n_kv_heads;
 }
 
-/* Makes a dense pass write its scores to the ring, for the helper warps. */
+/* Lets a dense pass write its scores to the score ring, from which helper warps read them. */
 static void fill_score_ring(struct decode_params *c, const struct skv_shape *sh, const struct skv_scores *ev,
                             const struct workspace_layout *l, const struct skv_workspace *work)
 {
@@ -182,7 +185,7 @@ void skv_cuda_decode_dense(const struct skv_shape *sh, const struct skv_batch *b
 	decode(&c, sh, b, q, out, skv_pages_of(b->max_len), &l, work);
 }
 
-/* Top-k attention on devices whose blocks cannot select in clusters: one kernel for each step. */
+/* Top-k attention with separate kernels for weights, selection and attention, on devices without clusters of blocks. */
 static void decode_topk_apart(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
                               const struct skv_scores *ev, const struct skv_select *select, struct skv_index_list *list,
                               const struct skv_workspace *work)
@@ -196,8 +199,8 @@ static void decode_topk_apart(const struct skv_shape *sh, const struct skv_batch
 }
 
 /*
- * Selects for so few sequences at a time that their scores stay in the L2 cache: a pass over their keys, then a
- * selection.
+ * Selects tokens by a pass over all keys, then a selection. Both process so few sequences at a time that their scores
+ * stay in the L2 cache.
  */
 static void select_by_keys(struct decode_params *c, const struct skv_shape *sh, const struct skv_batch *b, const void *q,
                            const struct workspace_layout *l, const struct skv_workspace *work)
@@ -243,7 +246,9 @@ void skv_cuda_decode_window(const struct skv_shape *sh, const struct skv_batch *
 {
 	const struct workspace_layout l = workspace_layout_of(sh, b->n, b->max_len, 1);
 	struct decode_params c = {.source = KV_WINDOW, .window = *w};
-	/* Tokens of the sinks and of the recent part. These may cut pages at three ends, hence + 3 below. */
+	/*
+	 * `seen`: tokens of the sinks and of the recent part. Pages are cut at up to three positions, hence + 3 below.
+	 */
 	uint32_t seen = b->max_len - skv_window_start(w, b->max_len) + w->sinks;
 
 	decode(&c, sh, b, q, out, skv_pages_of(seen < b->max_len ? seen : b->max_len) + 3, &l, work);

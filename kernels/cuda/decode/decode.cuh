@@ -19,39 +19,42 @@
  *
  * Decoding is bound by memory bandwidth. Each K and V row is read once, directly into the registers that feed the
  * tensor cores, and speed depends on keeping enough reads in flight. So K and V are not staged in shared memory, unless
- * several warps need them: a warp uses one tile of 16 tokens while the next ones are being loaded.
+ * several warps need them: a warp uses one tile of 16 tokens while its next tiles are being loaded.
  *
- * The tensor core product (mma.m16n8k16) takes the 16 tokens as rows and up to 8 q heads of one kv head as columns.
- * Both products sum over an index whose order is free. The loads choose this order so that a lane reads 16 consecutive
- * bytes (lane = 4 g + c):
+ * The tensor core product (mma.m16n8k16) takes the 16 tokens of a tile as rows and up to 8 q heads of one kv head as
+ * columns. Both products of attention, K Qᵀ and Vᵀ Pᵀ, sum over an index whose order is free. The loads choose this
+ * order so that a lane reads 16 consecutive bytes (lane = 4 g + c):
  *
  *   scores Sᵀ = K Qᵀ: lane (g, c) holds dimensions 32 b + 8 c … + 7 of tokens g and g + 8, and of head g of q
  *   output Oᵀ = Vᵀ Pᵀ: lane (g, c) holds dimensions 64 b + 8 g … + 7 of tokens 2 c, 2 c + 1, 2 c + 8, 2 c + 9
  *
- * Sᵀ leaves token g (and g + 8) of heads 2 c and 2 c + 1 in a lane. Pᵀ needs tokens 2 c … of head g, which is the
- * transpose: movmatrix.
+ * After the first product a lane has the scores Sᵀ of tokens g and g + 8 for heads 2 c and 2 c + 1. The second product
+ * needs weights Pᵀ of tokens 2 c … for head g in the lane. The instruction movmatrix transposes them.
  *
- * A request is a sequence, or one of its kv heads or q heads if that has an index list of its own. It is a row of
- * leaves of LEAF_TILES tiles. Each leaf has a separate softmax; the leaves' results are added in pairs, the results of
- * pairs in pairs, and so on (parts.cuh), so a result is the same sum in any case. A launch may therefore be divided in
- * any way that keeps all SMs busy (divide_requests()), and the bits of a result depend on the sequence alone, not on
- * the batch.
+ * A request is a sequence, or one of its kv heads or q heads if that head has an index list of its own. The tokens of a
+ * request are divided into leaves of LEAF_TILES tiles. Each leaf has a separate softmax. The results of leaves are
+ * added in pairs, the results of pairs in pairs, and so on (parts.cuh), so the order of additions is fixed. A launch
+ * may therefore be divided in any way that keeps all SMs busy (divide_requests()), and the bits of a result depend on
+ * the sequence alone, not on the batch.
  *
- * A warp takes a run: one leaf, or two or four consecutive leaves, whose results it adds itself. A work item is one or
- * more runs of a request and head tile. The grid is persistent, with one block per SM: a block takes work items as it
- * gets to them, and its warps take the runs round robin. Of two neighbouring sums, the one that is ready first is left
- * in shared memory; the warp with the other one adds both and goes on to the next pair. So no warp adds all runs of an
- * item, and no warp waits for the reads of another one: while one locates its tiles or adds, the others load.
+ * A warp takes a run: one leaf, or two or four consecutive leaves, whose results the warp adds itself. A work item is
+ * one or more runs of a request and head tile. The grid is persistent, with one block per SM: a block takes its next
+ * work item when its warps get to it, and the warps take the item's runs round robin. Of two neighbouring sums, the one
+ * that is ready first is left in shared memory; the warp with the other sum adds both and goes on to the next pair. So
+ * no warp adds all runs of an item, and no warp waits for another warp's reads: while one warp locates its tiles or
+ * adds, the other warps load.
  *
- * Results of an item go to memory only if its request has several items. If there are few items, and no block has two,
- * the last block of a request adds them; else merge.cu does. (Letting blocks with further items do it was tried: a warp
- * that signals its result waits for its outstanding reads.) There are as few items as possible, because writes among
- * the reads cost bandwidth many times their size: 1.6% of writes make reading 9% slower.
+ * Results of a work item go to memory only if its request has several items. If there are few items, and no block has
+ * two, the last block of a request adds the results of the request's items; else merge.cu adds them. (Letting blocks
+ * with further items add results was tried: a warp that signals its result waits for its outstanding reads.) There are
+ * as few items as possible, because writes among the reads cost bandwidth many times their size: 1.6% of writes make
+ * reading 9% slower.
  *
- * In passes that write weights, a request is split along KV into a few chunks, depending on its own length. A chunk of
- * one request and head tile is a work item, whose tiles the block's warps take round robin.
+ * In passes that write weights, a request is divided along KV into a few chunks, whose number depends only on the
+ * request's length. A chunk of one request and head tile is a work item, whose tiles the block's warps take round
+ * robin.
  *
- * Scores are in units of log2: the scale includes the factor log2(e).
+ * Scores are in log2: the scale includes the factor log2(e).
  */
 #ifndef SKV_CUDA_DECODE_CUH
 #define SKV_CUDA_DECODE_CUH
@@ -61,37 +64,39 @@
 #include "kernels/cuda/runtime/softmax.cuh"
 #include "kernels/cuda/compress/quant.cuh"
 
-#define TEAM_DIM 128 /* max head_dim of MODE_TEAMS: waiting sums take all the registers that there are */
+#define TEAM_DIM 128 /* max head_dim of MODE_TEAMS, because waiting sums take all registers */
 #define TEAM_RUN_LEAVES 16u
 
-#define BATCH 32 /* tiles that a warp locates at a time, one per lane */
+#define BATCH 32 /* tiles that a warp locates at a time: lane k locates tile k */
 
 enum kv_source { KV_DENSE, KV_WINDOW, KV_PAGES, KV_TOKENS };
 
-/* Variants that the kernels are compiled for. From MODE_TOKENS on, a tile is 16 listed tokens in any slots. */
+/*
+ * Variants that the kernels are compiled for. In MODE_TOKENS and later modes, a tile is 16 listed tokens in any slots.
+ */
 enum decode_mode {
 	MODE_PLAIN,
-	MODE_TEAMS,     /* several head tiles at a time: rows of a sequence, or groups larger than a head tile */
+	MODE_TEAMS,     /* teams of warps process several head tiles together: several rows, or large GQA groups */
 	MODE_SCORES,    /* scores are reduced to weights of tokens and pages */
 	MODE_TOPK_KEYS, /* scores are stored for topk-scores.cu; V is not read, and there is no output */
-	MODE_QUANT,     /* as MODE_PLAIN, and the next one as MODE_SCORES, over quantized KV: decode-quant.cuh */
-	MODE_QUANT_SCORES,
+	MODE_QUANT,     /* like MODE_PLAIN, over quantized KV: decode-quant.cuh */
+	MODE_QUANT_SCORES, /* like MODE_SCORES, over quantized KV */
 	MODE_TOKENS,
 	MODE_TOPK_VALUES /* listed tokens whose scores are known: K is not read */
 };
 
 template <enum decode_mode mode> static constexpr bool quantized = mode == MODE_QUANT || mode == MODE_QUANT_SCORES;
-/* Scores go to the ring, and one helper warp per block reduces them. */
+/* Does the pass write its scores to the score ring, from which one helper warp per block reduces them? */
 template <enum decode_mode mode>
 static constexpr bool writes_scores = mode == MODE_SCORES || mode == MODE_QUANT_SCORES;
-/* A warp attends to whole leaves. */
+/* Does a warp attend to whole leaves, rather than to single tiles? */
 template <enum decode_mode mode> static constexpr bool by_leaves = !writes_scores<mode>;
 
 /*
- * Warps of a block that read K and V, without helper warps; there is one block per SM. The number of all warps is what
- * the registers allow, and a multiple of four, since each quarter of an SM has its own registers. So the helper warp
- * that reduces scores takes the place of a reading warp. Eight warps with two tiles in flight are as fast as twelve
- * with one, and need less shared memory.
+ * Warps of a block that read K and V, without helper warps; there is one block per SM. The number of all warps is
+ * limited by the registers, and is a multiple of four, since each quarter of an SM has its own registers. So the helper
+ * warp that reduces scores takes the place of a reading warp. Eight warps with two tiles in flight are as fast as
+ * twelve warps with one tile, and need less shared memory.
  */
 template <int D, enum decode_mode mode>
 static constexpr int warps =
@@ -100,15 +105,15 @@ static constexpr int warps =
 /* Dimensions of a result; 0 if only scores are computed. */
 template <int D, enum decode_mode mode> static constexpr int result_dims = mode == MODE_TOPK_KEYS ? 0 : D;
 
-/* The amount read per token, in dimensions of K and V: half of head_dim if only K is read. */
+/* Number of elements read per token, counted in dimensions of K and V: half of head_dim if only K is read. */
 static inline __host__ __device__ constexpr uint32_t dims_read(uint32_t head_dim, enum decode_mode mode)
 {
 	return mode == MODE_TOPK_KEYS ? head_dim / 2 : head_dim;
 }
 
 /*
- * Max leaves of a run, for head tiles of `heads` heads. Results of leaves wait in shared memory for those that they are
- * added to. Loads in flight need the rest of the SM's memory, so a few kilobytes are worth more than long runs.
+ * Max leaves of a run, for head tiles of `heads` heads. In shared memory, a leaf's result waits for the result that it
+ * is added to. Loads in flight need the rest of the SM's memory, so a few kilobytes are worth more than long runs.
  */
 template <int D, enum decode_mode mode>
 static constexpr uint32_t run_leaves = mode == MODE_TOPK_KEYS || (mode == MODE_PLAIN && D <= 128) ? RUN_LEAVES : RUN_FEWER;
@@ -123,78 +128,86 @@ struct decode_params {
 	size_t page_bytes;
 	const void *q;
 	void *out;
-	uint32_t q_stride, out_stride; /* elements from one row to the next */
+	uint32_t q_stride, out_stride; /* elements from one row to the next, of q and of out */
 	struct score_scale scale;
-	const float *sinks; /* [q head], or NULL */
-	float *lse;         /* [row][q head], or NULL: without the sink's term */
+	const float *sinks; /* [q head] logits of sinks, or NULL */
+	float *lse;         /* [row][q head] log-sum-exp without the sink's term, or NULL */
 	uint32_t n_heads, n_kv_heads, group, layer, io_dtype;
 	/*
-	 * rows of a sequence in one request; columns of a kv head: [row][head of the group]. `seq` has the last rows.
+	 * `rows`: rows of a sequence in one request. `columns`: columns of a kv head, [row][head of the group]. `seq`
+	 * points at the entries of the sequences' last rows in skv_batch.seq.
 	 */
 	uint32_t rows, columns;
 	enum kv_source source;
 	struct skv_window window; /* for KV_WINDOW */
 	struct skv_index_list list;     /* for KV_PAGES, KV_TOKENS */
 	float *partial;
-	uint32_t parts;       /* partial results of a head tile that the workspace has room for */
-	/* [seq][head tile], 0 between launches: the last block of a request to arrive merges. NULL: merge.cu merges. */
+	uint32_t parts;       /* max partial results of a head tile, for which the workspace has room */
+	/*
+	 * [seq][head tile] blocks that are done; 0 between launches. The request's last block merges. NULL: merge.cu
+	 * merges.
+	 */
 	uint32_t *arrived;
 	uint32_t blocks;      /* max blocks of the launch */
 	uint32_t *taken;      /* work items taken so far, except each block's first one; 0 between launches */
-	struct division by;   /* how leaves form runs and items; item_runs is 0 if a work item is a chunk */
-	uint32_t run_slots;   /* results of runs that may be in flight: at least those of two items; ... */
-	uint32_t result_heads; /* ... and heads of each */
-	/* The score ring (score-ring.cuh): scores of requests, as differences from the maxima of pages. */
+	struct division by;   /* how leaves form runs, and runs form items; item_runs is 0 if an item is a chunk */
+	uint32_t run_slots;   /* sums of runs that shared memory has room for, at least for two items */
+	uint32_t result_heads; /* max heads of each sum in shared memory: those of a head tile */
+	/* The score ring (score-ring.cuh): scores of requests, as differences from running maxima stored per page. */
 	struct ring_entry *ring;
 	uint32_t ring_entries;
-	/* MODE_TOPK_KEYS has no ring, but an entry for each request of a launch. */
-	__half *score; /* [entry][head tile of the request][token][column] */
-	float *page_max; /* [entry][head tile of the request][page][column] */
-	struct skv_scores ev; /* outputs of helper warps, and `lse`; NULL: not wanted */
-	struct skv_select select; /* selection after MODE_TOPK_KEYS */
-	__half *topk_scores; /* [request][token of its list][head tile][column]: difference to the head's maximum ... */
-	float *topk_max;     /* [seq][q head]: ... which is this */
-	uint32_t tokens; /* max tokens of a sequence: struct workspace_layout */
-	uint32_t tile_heads, tiles_per_kv_head; /* max columns of a head tile; head tiles of a kv head ... */
-	uint32_t heads, request_head_tiles; /* ... of a sequence, and of a request */
-	uint32_t team; /* MODE_TEAMS: warps of a team, 2, 4 or 8; tiles_per_kv_head is a multiple of it. Else 0 */
+	/*
+	 * Scores of the ring's entries. In MODE_TOPK_KEYS each request of a launch has an entry, and there is no ring.
+	 */
+	__half *score; /* [entry][head tile of the request][token][column] scores */
+	float *page_max; /* [entry][head tile of the request][page][column] maxima */
+	/* Outputs of helper warps, and `lse`; a NULL pointer in it: this output is not wanted. */
+	struct skv_scores ev;
+	struct skv_select select; /* the selection that follows MODE_TOPK_KEYS */
+	__half *topk_scores; /* [request][token of its list][head tile][column]: differences from topk_max */
+	float *topk_max;     /* [seq][q head]: the head's maximum score */
+	uint32_t tokens; /* max tokens of a sequence: workspace_layout.tokens */
+	uint32_t tile_heads, tiles_per_kv_head; /* max columns of a head tile; head tiles of a kv head */
+	uint32_t heads, request_head_tiles; /* head tiles of a sequence; head tiles of a request */
+	/* Warps of a team in MODE_TEAMS: 2, 4 or 8, a divisor of tiles_per_kv_head. 0 in other modes. */
+	uint32_t team;
 	uint32_t cols; /* columns of a tile's scores */
-	uint32_t first_request, n_requests; /* the requests of this launch */
-	struct quant_form quant; /* MODE_QUANT, MODE_QUANT_SCORES */
+	uint32_t first_request, n_requests; /* index of the first request of this launch; number of its requests */
+	struct quant_form quant; /* for MODE_QUANT and MODE_QUANT_SCORES: the form of quantized KV */
 };
 
-/* Whether the pass has output. A pass for scores alone has none. */
+/* Does the pass have output? A pass for scores alone has none. */
 template <enum decode_mode mode> DEVICE bool has_output(const struct decode_params *c)
 {
 	return mode != MODE_TOPK_KEYS && (!writes_scores<mode> || c->out);
 }
 
-/* A split-KV work item as one warp sees it: a chunk of a request, for one head tile. */
+/* A split-KV work item as one warp sees it: a chunk, or some runs, of a request, for one head tile. */
 struct work_item {
-	uint32_t i, x, request;  /* sequence, head tile, request */
-	uint32_t h, head, heads; /* kv head, first column, number of columns (q heads if a request has one row) */
+	uint32_t i, x, request;  /* indices of the sequence, of its head tile, and of the request */
+	uint32_t h, head, heads; /* kv head; the tile's first column and number of columns (q heads if rows is 1) */
 	uint32_t len;
 	const skv_pte *table;
-	uint32_t entry, generation; /* entry of the request's scores, and its generation in the ring */
-	uint32_t chunk, chunks; /* number of the item in the request, and how many the request has */
-	uint32_t first, n; /* tiles [first, first + n) of the request */
-	uint32_t stream;   /* this warp takes every warps-th tile of the item, from this one on; unused for leaves */
+	uint32_t entry, generation; /* index of the request's ring entry; ring generation of the request */
+	uint32_t chunk, chunks; /* index of the work item in its request; number of the request's items */
+	uint32_t first, n; /* the item's tiles are tiles [first, first + n) of the request */
+	uint32_t stream;   /* this warp takes tiles `stream`, `stream` + warps, ... of the item; unused with leaves */
 };
 
 /*
- * The location of a batch of a warp's tiles. A tile is a page, or 16 listed tokens in any slots. Lane k has tile k's
- * page id and a mask of the tokens that count. KV slots of listed tokens (page id * 16 + row) are in shared memory.
+ * A batch of a warp's tiles, located: lane k has the page id of tile k and a mask of its tokens that count. A tile is a
+ * page, or 16 listed tokens in any slots. The KV slots of listed tokens (page id * 16 + row) are in shared memory.
  */
 struct tile_batch {
 	uint32_t n, page, mask;
-	uint32_t quant; /* offset of the tile's record in its page, plus which half of it; or NOT_QUANTIZED */
-	uint32_t *slots; /* [BATCH * 16] */
+	uint32_t quant; /* offset of the tile's record in its page, bit 0: its second half; or NOT_QUANTIZED */
+	uint32_t *slots; /* [BATCH * 16] KV slots of listed tokens */
 };
 #define NOT_QUANTIZED 0xffffffffu
 
 /* ---- requests and work items ----------------------------------------------------------------- */
 
-/* The index of a request's list. */
+/* Returns the index of the list that a request reads. */
 DEVICE uint32_t list_number(const struct decode_params *c, uint32_t request)
 {
 	if (!c->list.mapped)
@@ -203,7 +216,10 @@ DEVICE uint32_t list_number(const struct decode_params *c, uint32_t request)
 	return request - row + c->list.map[row];
 }
 
-/* Returns the pages of a window. From number *ret_at on they lie *ret_gap further in the table. */
+/*
+ * Returns the number of pages in a window. Page *ret_at of the window and those after it are *ret_gap pages further in
+ * the page table, because the pages between sinks and recent tokens are left out.
+ */
 DEVICE uint32_t window_tiles(const struct decode_params *c, uint32_t len, uint32_t *ret_at, uint32_t *ret_gap)
 {
 	*ret_at = skv_pages_of(min(c->window.sinks, len));
@@ -222,14 +238,14 @@ DEVICE uint32_t request_tiles(const struct decode_params *c, uint32_t request)
 	return c->source == KV_WINDOW ? window_tiles(c, len, &at, &gap) : skv_pages_of(len);
 }
 
-/* The requests of this launch: the data that a warp needs to begin a work item. */
+/* The requests of a launch, in shared memory: the data that a warp needs to begin a work item. */
 struct request_plan {
-	uint32_t first[MAX_REQUESTS + 1]; /* exclusive prefix sum of the requests' items */
+	uint32_t first[MAX_REQUESTS + 1]; /* work items of the requests before each one */
 	uint32_t tiles[MAX_REQUESTS], len[MAX_REQUESTS];
 	const skv_pte *table[MAX_REQUESTS];
 };
 
-/* Work items of a request of `tiles` tiles, per head tile. */
+/* Number of work items, per head tile, of a request of `tiles` tiles. */
 DEVICE uint32_t n_items(const struct decode_params *c, uint32_t tiles)
 {
 	return c->by.item_runs ? items_of(c->by, tiles) : n_chunks(tiles);
@@ -272,7 +288,7 @@ __device__ static void make_plan(const struct decode_params *c, struct request_p
 	__syncthreads();
 }
 
-/* Set *j to head tile x of sequence i. */
+/* Sets the fields of *j that say which columns it has: those of head tile x of sequence i. */
 DEVICE void head_tile(const struct decode_params *c, uint32_t i, uint32_t x, struct work_item *j)
 {
 	const uint32_t before = x % c->tiles_per_kv_head * c->tile_heads;
@@ -283,7 +299,7 @@ DEVICE void head_tile(const struct decode_params *c, uint32_t i, uint32_t x, str
 	j->heads = min(c->tile_heads, max(c->columns, before) - before);
 }
 
-/* The row, and the q head, of column `at` of the tile. */
+/* row_of(): the row within the sequence's rows that column `at` of the head tile is for. head_of(): its q head. */
 DEVICE uint32_t row_of(const struct decode_params *c, const struct work_item *j, uint32_t at)
 {
 	return c->rows == 1 ? 0 : (j->head - j->h * c->columns + at) / c->group;
@@ -293,7 +309,7 @@ DEVICE uint32_t head_of(const struct decode_params *c, const struct work_item *j
 	return c->rows == 1 ? j->head + at : j->h * c->group + (j->head - j->h * c->columns + at) % c->group;
 }
 
-/* io_row(): the column's row of q and out. end_of(): the column attends to the tokens before this one. */
+/* io_row(): the index of a column's row in q and out. end_of(): the number of tokens that the column attends to. */
 DEVICE uint32_t io_row(const struct decode_params *c, const struct work_item *j, uint32_t at)
 {
 	return c->seq[j->i].row - (c->rows - 1) + row_of(c, j, at);
@@ -303,7 +319,7 @@ DEVICE uint32_t end_of(const struct decode_params *c, const struct work_item *j,
 	return j->len - (c->rows - 1) + row_of(c, j, at);
 }
 
-/* The request of this launch that has work item number `at` of a head tile. */
+/* Returns the index, in this launch, of the request whose head tiles' work items include item number `at`. */
 DEVICE uint32_t request_of(const struct decode_params *c, const struct request_plan *p, uint32_t at)
 {
 	uint32_t lo = 0, hi = c->n_requests;
@@ -318,8 +334,8 @@ DEVICE uint32_t request_of(const struct decode_params *c, const struct request_p
 }
 
 /*
- * Looks up the block's work item number `turn` and copies it to the warp's own *j. Returns false if there is none.
- * Consecutive items are neighbouring head tiles, since these read the same pages.
+ * Looks up the block's work item number `turn` and copies it to the warp's own *j. Returns false if the block has no
+ * more items. Consecutive items are neighbouring head tiles, since these read the same pages.
  */
 template <int D, enum decode_mode mode>
 __device__ static bool begin_item(const struct decode_params *c, const struct request_plan *p, uint32_t turn,
@@ -332,9 +348,9 @@ __device__ static bool begin_item(const struct decode_params *c, const struct re
 	const uint32_t lo = request_of(c, p, at);
 	const uint32_t request = c->first_request + lo, chunks = p->first[lo + 1] - p->first[lo];
 	const uint32_t per = (p->tiles[lo] + chunks - 1) / chunks;
-	__syncwarp(); /* all lanes have read the previous item; all write the same values */
+	__syncwarp(); /* all lanes have read the previous item; all lanes write the same values */
 	head_tile(c, request / c->list.rows, request % c->list.rows * heads + id % heads, j);
-	/* Rotated by `turn`, so that no warp gets the odd tile of every item. */
+	/* The warps' first tiles are rotated by `turn`, so that no warp gets the odd tile of every item. */
 	j->stream = (threadIdx.x / 32 + turn * 4) % warps<D, mode>;
 	j->len = p->len[lo];
 	j->table = p->table[lo];
@@ -349,7 +365,7 @@ __device__ static bool begin_item(const struct decode_params *c, const struct re
 	return true;
 }
 
-/* The tokens of a page that the request attends to, as a mask. */
+/* Returns a mask of the tokens of a page that the request attends to. */
 __device__ static uint32_t resident_mask(const struct decode_params *c, const struct work_item *j, uint32_t page)
 {
 	const uint32_t first = page * SKV_PAGE_TOKENS;
@@ -365,14 +381,14 @@ __device__ static uint32_t resident_mask(const struct decode_params *c, const st
 	return mask & (head | tail);
 }
 
-/* The same for page number `at` of a list whose last page is partial. */
+/* Returns a mask of the tokens of the page at position `at` of a list whose last page is partial. */
 DEVICE uint32_t last_page_mask(const struct decode_params *c, const struct work_item *j, uint32_t list, uint32_t at)
 {
 	const bool last = at + 1 == c->list.count[list];
 	return last ? 0xffffu >> (SKV_PAGE_TOKENS - 1 - (j->len - 1) % SKV_PAGE_TOKENS) : 0xffffu;
 }
 
-/* Number of this warp's tile k in the request. */
+/* Returns the index, within the request, of this warp's tile k. */
 template <int D, enum decode_mode mode> DEVICE uint32_t stream_tile(const struct work_item *j, uint32_t k)
 {
 	return by_leaves<mode> ? j->first + k : j->first + j->stream + warps<D, mode> * k;
@@ -384,8 +400,8 @@ template <int D, enum decode_mode mode> DEVICE uint32_t stream_tiles(const struc
 }
 
 /*
- * For quantized KV: the page with the record of this page's tokens and the item's kv head, or `own` if these tokens are
- * rows.
+ * For quantized KV: returns the table entry of the page with the record of these tokens and the item's kv head. Returns
+ * `own`, the tokens' own page, if they are not quantized.
  */
 DEVICE skv_pte quant_entry(const struct decode_params *c, const struct work_item *j, uint32_t page, skv_pte own,
                            uint32_t *ret_quant)
@@ -395,12 +411,15 @@ DEVICE skv_pte quant_entry(const struct decode_params *c, const struct work_item
 	*ret_quant = NOT_QUANTIZED;
 	if (page * SKV_PAGE_TOKENS >= s->n_compressed)
 		return own;
-	/* Bit 0 is free: records begin at multiples of 16. */
+	/* Bit 0 of the offset, free since records begin at multiples of 16, is the half of the record. */
 	*ret_quant = record % c->quant.each * c->quant.at.bytes + page % 2;
 	return s->table[(size_t)c->quant.codes * s->layer_stride + record / c->quant.each];
 }
 
-/* How often the columns of a head tile attend to tokens of a tile, of which those in `mask` are present. */
+/*
+ * Returns the number of pairs of a column of a head tile and a token of `mask` in tile `tile` that the column attends
+ * to.
+ */
 __device__ static uint32_t attended_by_columns(const struct decode_params *c, const struct work_item *j, uint32_t tile, uint32_t mask)
 {
 	const uint32_t last = tile * SKV_PAGE_TOKENS + SKV_PAGE_TOKENS, n = j->heads;
@@ -414,7 +433,10 @@ __device__ static uint32_t attended_by_columns(const struct decode_params *c, co
 	return sum;
 }
 
-/* Locates a warp's tiles from `first` on, and adds to the sequence's count of attended tokens. */
+/*
+ * Locates a batch of the warp's tiles, beginning with tile `first`, and adds to the sequence's count of attended
+ * tokens.
+ */
 template <int D, enum decode_mode mode>
 __device__ static void locate_tiles(const struct decode_params *c, const struct work_item *j, uint32_t first,
                                     struct tile_batch *t)
@@ -429,13 +451,13 @@ __device__ static void locate_tiles(const struct decode_params *c, const struct 
 		const uint32_t n = c->list.count[list];
 		uint32_t id[pairs];
 #pragma unroll
-		for (int a = 0; a < pairs; a++) { /* a lane has a token of one of two tiles */
+		for (int a = 0; a < pairs; a++) { /* each lane locates one token of a pair of tiles */
 			if (2 * a >= (int)t->n)
 				break;
 			const uint32_t u = stream_tile<D, mode>(j, first + 2 * a + lane / 16) * 16 + lane % 16;
 			id[a] = 2 * a + lane / 16 < t->n && u < n ? ids[u] : 0xffffffff;
 		}
-		__syncwarp(); /* all lanes have read the last batch */
+		__syncwarp(); /* all lanes have read the slots of the previous batch */
 #pragma unroll
 		for (int a = 0; a < pairs; a++) {
 			if (2 * a >= (int)t->n)
@@ -473,31 +495,31 @@ __device__ static void locate_tiles(const struct decode_params *c, const struct 
 
 /* ---- results ---------------------------------------------------------------------------------- */
 
-/* The factor that rescales a result with maximum `max` to maximum `to`; 0 if the result has no tokens. */
+/* Returns the factor that rescales a result with maximum `max` to maximum `to`; 0 if the result has no tokens. */
 DEVICE float rescale(float max, float to)
 {
 	return max == -INFINITY ? 0 : exp2_fast(max - to);
 }
 
-/* Whether the item's sequence has a row to write. Padding has none. */
+/* Does the item's sequence have a row to write? Padding has none. */
 DEVICE bool has_row(const struct decode_params *c, const struct work_item *j)
 {
 	return c->seq[j->i].n_q > 0;
 }
 
-/* Where the output of the item's column number `head` begins. */
+/* Returns the index in `out` of the first element of the item's column `head`. */
 DEVICE size_t output_at(const struct decode_params *c, const struct work_item *j, uint32_t head, uint32_t head_dim)
 {
 	return (size_t)io_row(c, j, head) * c->out_stride + (size_t)head_of(c, j, head) * head_dim;
 }
 
-/* The value that a head's maximum is relative to. It is not 0 if scores are stored as differences. */
+/* Returns the value that a head's maximum is relative to: 0, unless scores are stored as differences. */
 DEVICE float max_from(const struct decode_params *c, const struct work_item *j, uint32_t head)
 {
 	return c->topk_max ? c->topk_max[(size_t)j->i * c->n_heads + j->head + head] : 0;
 }
 
-/* The factor of a head's weighted sum: the inverse of its sum of weights, including the sink's. */
+/* Returns the factor for a head's weighted sum of V: the inverse of its sum of weights, including the sink's. */
 DEVICE float head_share(const struct decode_params *c, const struct work_item *j, uint32_t head, float max, float sum)
 {
 	if (!(sum > 0))
@@ -507,7 +529,7 @@ DEVICE float head_share(const struct decode_params *c, const struct work_item *j
 	return __fdividef(1, sum);
 }
 
-/* Writes the head's log-sum-exp, if it is wanted. */
+/* Writes a head's log-sum-exp, if the caller wants it. */
 DEVICE void finish_head(const struct decode_params *c, const struct work_item *j, uint32_t head, float max, float sum)
 {
 	const uint32_t at = head_of(c, j, head);
@@ -525,13 +547,13 @@ DEVICE float *partial_of(const struct decode_params *c, const struct work_item *
 
 /*
  * skv_cuda_topk_by_scores() queues the selection for the launch's requests, by the scores that MODE_TOPK_KEYS stored.
- * It writes lists, the selected tokens' scores, and the maxima that these are relative to. skv_cuda_selects_by_scores()
- * tells whether it is available for sequences of up to max_len tokens.
+ * The selection writes lists, the scores of selected tokens, and the maxima that these scores are relative to.
+ * skv_cuda_selects_by_scores(): can the device select in this way, for sequences of up to max_len tokens?
  */
 void skv_cuda_topk_by_scores(const struct decode_params *, uint32_t max_len, cudaStream_t);
 bool skv_cuda_selects_by_scores(uint32_t max_len);
 
-/* Queues the split-KV merge of the requests' items, for all sequences of a call. */
+/* Queues the split-KV merge, which adds the results of each request's work items, for all sequences of a call. */
 void skv_cuda_merge(const struct decode_params *, uint32_t n, uint32_t max_parts, uint32_t head_dim, cudaStream_t);
 
 #endif

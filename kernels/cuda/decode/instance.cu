@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/instance.cu - the kernels of one row of instances.h. It is compiled once for each row, with
- * HEAD_DIM, MODE and MODE_IS_... defined.
+ * kernels/cuda/decode/instance.cu - the decode kernels of one row of the table in instances.h. This file is compiled
+ * once for each row, with HEAD_DIM, MODE and MODE_IS_... defined.
  */
 #include "kernels/cuda/decode/instance.h"
 #if defined(MODE_IS_TEAMS)
@@ -41,9 +41,9 @@ template <class T> static void launch_dtype(const struct decode_params *c, uint3
 #endif
 }
 
-namespace /* each row's object file has a copy */
+namespace /* each row's object file has its own copy */
 {
-/* init_dtype() and launch_dtype() for each of a row's dtypes. */
+/* Calls init_dtype() and launch_dtype() for the dtypes of a row of the table. */
 template <class... Ts> struct dtypes {
 	static constexpr uint32_t bits = ((1u << Ts::dtype) | ...);
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/instance.h - decode kernels of one head dimension and mode: instance.cu compiles them for each
- * row of instances.h, and decode.cu launches them.
+ * kernels/cuda/decode/instance.h - the decode kernels of one head dimension and mode: instance.cu compiles them for
+ * each row of the table in instances.h, and decode.cu launches them.
  */
 #ifndef SKV_CUDA_DECODE_INSTANCE_H
 #define SKV_CUDA_DECODE_INSTANCE_H
@@ -11,10 +11,10 @@
 struct decode_instance {
 	uint32_t head_dim;
 	enum decode_mode mode;
-	uint32_t dtypes; /* of pages, one bit each */
-	/* Sets the kernels' shared memory limits. Called once per device, before the first launch. */
+	uint32_t dtypes; /* dtypes of pages, a bit for each enum skv_dtype */
+	/* Raises the kernels' limits of shared memory. Called once per device, before the first launch. */
 	cudaError_t (*init)(void);
-	/* Queues a pass over pages of this dtype, of at most `items` work items. */
+	/* Queues a pass over pages of this dtype; `items` is the max number of work items. */
 	void (*launch)(const struct decode_params *, uint32_t dtype, uint32_t items, cudaStream_t);
 };
 

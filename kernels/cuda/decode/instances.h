@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/instances.h - the table of decode kernels. A row names a head dimension, a mode (enum decode_mode) and the dtypes of
- * pages. kernels/local.mk compiles instance.cu once for each row; decode.cu looks kernels up in the table. The including file defines
- * INSTANCE(head_dim, mode, dtypes...).
+ * kernels/cuda/decode/instances.h - the table of decode kernels. A row names a head dimension, a mode (enum
+ * decode_mode) and dtypes of pages. kernels/local.mk compiles instance.cu once for each row; decode.cu looks kernels up
+ * in the table. The including file defines INSTANCE(head_dim, mode, dtypes...).
  *
- * Few models have a head dimension of 96 or 256 and pages of another dtype than bf16. `configure --with-cuda-instances=common` does not
- * compile kernels for these; unsupported() then refuses such pages.
+ * Few models have a head dimension of 96 or 256 and pages of another dtype than bf16. `configure
+ * --with-cuda-instances=common` leaves out the kernels for such pages; unsupported() then refuses them.
  */
 #ifdef SKV_COMMON_INSTANCES
 #define RARE(dtype)

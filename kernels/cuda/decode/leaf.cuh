@@ -2,9 +2,9 @@
 /*
  * kernels/cuda/decode/leaf.cuh - a leaf of LEAF_TILES tiles, from memory to its sum: see decode.cuh.
  *
- * All scores of a leaf are computed first, then its softmax, then its output. So a leaf consists of K of its tiles and
- * then V of the same tiles. These half tiles are loaded in this order into a ring of registers, leaf after leaf of a
- * run.
+ * All scores of a leaf are computed first, then its softmax, then its output. So a leaf is read as K of its tiles, then
+ * V of the same tiles. K or V of a tile is a half tile. Half tiles are loaded in this order into a ring of registers,
+ * leaf after leaf of a run.
  */
 #ifndef SKV_CUDA_DECODE_LEAF_CUH
 #define SKV_CUDA_DECODE_LEAF_CUH
@@ -15,27 +15,27 @@ template <enum decode_mode mode> static constexpr bool reads_keys = mode != MODE
 template <enum decode_mode mode> static constexpr bool reads_values = mode != MODE_TOPK_KEYS;
 
 /*
- * The half tiles of a leaf, and how many of them a warp has in registers or in flight. More of them made it slower even
- * if they are small: only six scoreboards tell loads in flight apart.
+ * leaf_halves: number of half tiles of a leaf. halves: number of half tiles that a warp has in registers or in flight.
+ * More of them were slower even if they are small: only six scoreboards tell loads in flight apart.
  */
 template <enum decode_mode mode> static constexpr int leaf_halves = (reads_keys<mode> + reads_values<mode>) * (int)LEAF_TILES;
 template <int D, enum decode_mode mode> static constexpr int halves = D == 256 || mode == MODE_QUANT ? 2 : 4;
 
 template <class T, int D, enum decode_mode mode> struct leaf_state : columns<D> {
 	struct half_tile<T, D> half[halves<D, mode>];
-	uint32_t scale[LEAF_TILES];           /* for fp8: see load_scales() */
-	__half2 topk_scores[LEAF_TILES][2]; /* instead of K */
+	uint32_t scale[LEAF_TILES];           /* for fp8: scales of the leaf's tiles, from load_scales() */
+	__half2 topk_scores[LEAF_TILES][2]; /* scores stored by the selection, in modes that read no K */
 	uint64_t once;                        /* L2 cache policy of K and V */
 };
 
-/* A leaf to read: its run's tiles from `first` on, up to LEAF_TILES of them. */
+/* A leaf to read: tiles `first` to `first` + LEAF_TILES - 1 of a run, as far as they exist. */
 struct leaf {
 	const struct work_item *j;
 	struct tile_batch tiles;
 	uint32_t first;
 };
 
-/* Loads half tile `h` of a leaf, if the leaf has it. `h` is a constant. */
+/* Begins to load half tile `h` of a leaf, if the leaf has this half tile. `h` is a constant. */
 template <enum decode_mode mode, class T, int D>
 DEVICE void load_half(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l, int h)
 {
@@ -46,7 +46,7 @@ DEVICE void load_half(struct leaf_state<T, D, mode> *w, const struct decode_para
 	struct half_tile<T, D> *const to = &w->half[h % halves<D, mode>];
 
 	if (key)
-		w->scale[t] = 0; /* if it is not loaded the tile may be anything, but has no weight */
+		w->scale[t] = 0; /* if K is not loaded, registers have any values, but no weight */
 	if (k >= ts->n)
 		return;
 	if (key)
@@ -57,7 +57,7 @@ DEVICE void load_half(struct leaf_state<T, D, mode> *w, const struct decode_para
 		load_values<mode>(to, c, l->j, ts, k, w->once);
 }
 
-/* Loads the stored scores of a leaf whose keys are not read. */
+/* Loads the stored scores of a leaf, in modes that do not read K. */
 template <enum decode_mode mode, class T, int D>
 DEVICE void load_leaf_scores(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l)
 {
@@ -83,7 +83,7 @@ __device__ static void load_first_halves(struct leaf_state<T, D, mode> *w, const
 		load_leaf_scores(w, c, l);
 }
 
-/* Loads half tile `h` of a leaf; numbers past its end are those of the next leaf. */
+/* Begins to load half tile `h` of a leaf. Numbers of leaf_halves and above are half tiles of the next leaf. */
 template <enum decode_mode mode, class T, int D>
 DEVICE void load_ahead(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l, const struct leaf *next, int h)
 {
@@ -91,8 +91,8 @@ DEVICE void load_ahead(struct leaf_state<T, D, mode> *w, const struct decode_par
 }
 
 /*
- * The softmax of a leaf, which begins a sum: scores become weights, as columns of a product. Scores that are stored as
- * differences from the maximum have a maximum of 0.
+ * Computes the softmax of a leaf, without regard to other leaves: scores s become weights p, as columns of a product.
+ * If scores are stored as differences from the maximum, the leaf's maximum is 0.
  */
 template <enum decode_mode mode, class T, int D>
 DEVICE void softmax_of_leaf(struct columns<D> *w, const float s[LEAF_TILES][4], const float unit[LEAF_TILES][2], uint32_t p[LEAF_TILES][2])
@@ -113,15 +113,15 @@ DEVICE void softmax_of_leaf(struct columns<D> *w, const float s[LEAF_TILES][4], 
 	for (uint32_t t = 0; t < LEAF_TILES; t++) {
 		float weight[4];
 #pragma unroll
-		for (int x = 0; x < 4; x++) /* no token: 0 instead of the NaN of inf - inf */
+		for (int x = 0; x < 4; x++) /* no token: 0, as inf - inf is NaN */
 			weight[x] = s[t][x] == -INFINITY ? 0 : exp2_fast(s[t][x] - w->max[x % 2]);
 		add_weights<T>(w, weight, unit[t], p[t]);
 	}
 }
 
 /*
- * Attends to a leaf whose first half tiles are loaded or in flight. Loads its other half tiles and the first ones of
- * the next leaf, which may belong to another run. So the amount in flight is always the same.
+ * Attends to a leaf whose first half tiles are loaded or in flight. Loads the leaf's other half tiles and the first
+ * ones of the next leaf, which may belong to another run. So the amount of data in flight is always the same.
  */
 template <enum decode_mode mode, class T, int D>
 __device__ static void attend_leaf(struct leaf_state<T, D, mode> *w, const struct decode_params *c, const struct leaf *l, const struct leaf *next)

@@ -1,16 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/merge.cu - the split-KV merge: one output from the partial results of a request's items.
+ * kernels/cuda/decode/merge.cu - the split-KV merge: computes one output from the partial results of a request's work
+ * items.
  */
 #include "kernels/cuda/decode/parts.cuh"
 #include "kernels/cuda/runtime/overlap.cuh"
 
 /* ---- chunks, where scores are written -------------------------------------------------------- */
 
-#define MERGE_WIDE 128 /* threads that take four dimensions each ... */
-#define MERGE_DEEP 4   /* ... of every MERGE_DEEPth chunk */
+#define MERGE_WIDE 128 /* threads of a block in x, each of which adds four dimensions */
+#define MERGE_DEEP 4   /* threads of a block in y, each of which adds every MERGE_DEEPth chunk */
 
-/* The largest of a head's maxima over the chunks, computed by one warp. */
+/* Returns the largest of a head's maxima over the chunks of a request; called by one warp. */
 DEVICE float max_of_chunks(const float *part, uint32_t stride, uint32_t chunks, uint32_t head)
 {
 	float max = -INFINITY;
@@ -22,7 +23,10 @@ DEVICE float max_of_chunks(const float *part, uint32_t stride, uint32_t chunks, 
 	return max;
 }
 
-/* Merge the chunks of a head tile, if there are several: a head's output is Σ fix acc / Σ fix sum. */
+/*
+ * Merges the chunks of a head tile, if there are several: a head's output is Σ fix acc / Σ fix sum, where `fix`
+ * rescales a chunk to the common maximum.
+ */
 __global__ void __launch_bounds__(MERGE_WIDE * MERGE_DEEP)
 merge_kernel(const __grid_constant__ struct decode_params c, uint32_t head_dim)
 {
@@ -93,15 +97,18 @@ merge_kernel(const __grid_constant__ struct decode_params c, uint32_t head_dim)
 
 /* ---- leaves ---------------------------------------------------------------------------------- */
 
-#define MERGE_ROWS 8u /* max rows of threads, which share the parts of a head */
+#define MERGE_ROWS 8u /* max rows of threads (y), among which the parts of a head are divided */
 #define MERGE_THREADS 512u
 
-/* bit[k]: the sum of 2^k rounds, valid for each bit k that is set in the number of rounds so far. */
+/*
+ * Sums of rounds of parts. bit[k] is a sum of 2^k rounds, valid for each bit k that is set in the number of rounds so
+ * far.
+ */
 struct sum_of_rounds {
 	struct part bit[20];
 };
 
-/* Adds round number r, the next one. */
+/* Adds round number r of parts to the sums; rounds are added in ascending order. */
 DEVICE void add_round(struct sum_of_rounds *s, uint32_t r, struct part p)
 {
 	uint32_t k = 0;
@@ -110,7 +117,7 @@ DEVICE void add_round(struct sum_of_rounds *s, uint32_t r, struct part p)
 	s->bit[k] = p;
 }
 
-/* The sum of all n rounds, added in the order of add_pairs(). */
+/* Returns the sum of all n rounds, added in the order of add_pairs(). */
 DEVICE struct part all_rounds(const struct sum_of_rounds *s, uint32_t n)
 {
 	uint32_t k = __ffs(n) - 1;
@@ -122,8 +129,9 @@ DEVICE struct part all_rounds(const struct sum_of_rounds *s, uint32_t n)
 }
 
 /*
- * A block takes some heads of a head tile (y) of a sequence (z). Threads: four dimensions (x) of some parts (y) of a
- * head (z). There are only as many rows of threads (y) as a request has parts for.
+ * Merges the partial results of a request's work items. A block merges some heads of a head tile (y) of a sequence (z).
+ * A thread adds four dimensions (x) of some of the parts (y) of a head (z). There are only as many rows of threads (y)
+ * as the longest request has parts for.
  */
 __global__ void __launch_bounds__(MERGE_THREADS) merge_leaves_kernel(const __grid_constant__ struct decode_params c)
 {

@@ -1,19 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/decode/parts.cuh - sums of partial results: of warps, of leaves, and of sums of these. */
+/* kernels/cuda/decode/parts.cuh - adding partial results of attention (maximum, sum, weighted V), in a fixed order. */
 #ifndef SKV_CUDA_DECODE_PARTS_CUH
 #define SKV_CUDA_DECODE_PARTS_CUH
 
 #include "kernels/cuda/decode/decode.cuh"
 
-/* A sum of results of one head, with four elements of its row. */
+/* A partial result of one head: maximum, sum of weights, and four elements of the weighted sum of V. */
 struct part {
 	float max, sum;
 	float4 acc;
 };
 
 /*
- * The factors of two parts, the earlier one first, before they are added. Rounding is explicit here and not left to the
- * compiler, so that the same parts added in the same order have the same bits everywhere.
+ * The factors by which two partial results, the earlier one first, are rescaled before they are added. Rounding is
+ * explicit here and not left to the compiler, so that the same parts added in the same order have the same bits
+ * everywhere.
  */
 struct part_scale {
 	float max, a, b;
@@ -36,7 +37,7 @@ DEVICE struct part add_part(const struct part &a, const struct part &b)
 	        make_float4(by.add(a.acc.x, b.acc.x), by.add(a.acc.y, b.acc.y), by.add(a.acc.z, b.acc.z), by.add(a.acc.w, b.acc.w))};
 }
 
-/* The same for maxima and sums alone. */
+/* Adds two partial results that consist of maximum and sum alone. */
 DEVICE struct partial_softmax add_part(const struct partial_softmax &a, const struct partial_softmax &b)
 {
 	const struct part_scale by = part_scale_of(a.max, b.max);
@@ -44,9 +45,9 @@ DEVICE struct partial_softmax add_part(const struct partial_softmax &a, const st
 }
 
 /*
- * The sum of n >= 1 parts, at most `most`, a power of two: the sum of the first half plus that of the second half, each
- * computed in the same way. Halves are those of `most`, not of n, so any aligned power of two of the parts may be added
- * beforehand.
+ * Returns the sum of parts first, first + 1, ... n - 1, but at most `most` of them, a power of two: the sum of the
+ * first half plus the sum of the second half, each computed in the same way. Halves are those of `most`, not of n, so
+ * any aligned power of two of the parts may be added beforehand.
  */
 template <uint32_t most, class Load> DEVICE auto add_pairs(uint32_t n, Load load, uint32_t first = 0)
 {
@@ -59,15 +60,15 @@ template <uint32_t most, class Load> DEVICE auto add_pairs(uint32_t n, Load load
 }
 
 /*
- * The sum of n partial results, of which at most MERGE_PARTS are added, `stride` floats apart: for one head, four
- * elements of the accumulators, from `at` on. Loads bypass the L1 cache, because other blocks of the same launch may
+ * Returns the sum of the first min(n, MERGE_PARTS) partial results at `from`, `stride` floats apart: for one head,
+ * elements `at` to `at` + 3 of the accumulators. Loads bypass the L1 cache, because other blocks of the same launch may
  * have written the results.
  */
 DEVICE struct part add_parts_at(const float *from, uint32_t stride, uint32_t n, uint32_t head, uint32_t at)
 {
 	struct part p[MERGE_PARTS];
 #pragma unroll
-	for (uint32_t k = 0; k < MERGE_PARTS; k++) { /* all loads in flight at once */
+	for (uint32_t k = 0; k < MERGE_PARTS; k++) { /* issues all loads before the first result is used */
 		const float *one = from + (size_t)k * stride;
 		if (k < n)
 			p[k] = {__ldcg(one + head), __ldcg(one + HEAD_TILE + head), __ldcg((const float4 *)(one + 2 * HEAD_TILE + at))};
@@ -75,7 +76,9 @@ DEVICE struct part add_parts_at(const float *from, uint32_t stride, uint32_t n, 
 	return add_pairs<MERGE_PARTS>(n, [&](uint32_t k) { return p[k]; });
 }
 
-/* A head's output row: its beginning in `out`, and the factor that turns a weighted sum into output. */
+/*
+ * A head's output row: the index of its first element in `out`, and the factor that turns a weighted sum into output.
+ */
 struct output_row {
 	size_t at;
 	float share;
@@ -86,13 +89,16 @@ DEVICE struct output_row output_row_of(const struct decode_params *c, const stru
 	return {output_at(c, j, head, head_dim), head_share(c, j, head, max, sum)};
 }
 
-/* Writes four elements of a head's weighted sum, from number d on, to its output. */
+/* Writes elements d to d + 3 of a head's weighted sum to its output. */
 DEVICE void write_four(const struct decode_params *c, const struct output_row &row, uint32_t d, float4 acc)
 {
 	io_store4(c->io_dtype, c->out, row.at + d, make_float4(acc.x * row.share, acc.y * row.share, acc.z * row.share, acc.w * row.share));
 }
 
-/* The same for a part that is a head's complete sum. The thread with the first elements writes the log-sum-exp. */
+/*
+ * Writes four elements of a head's complete sum to its output. The thread with the first elements also writes the
+ * log-sum-exp.
+ */
 DEVICE void write_part(const struct decode_params *c, const struct work_item *j, uint32_t head, uint32_t head_dim, uint32_t d,
                        const struct part &p)
 {

@@ -3,23 +3,25 @@
  * kernels/cuda/decode/score-ring.cuh - a ring buffer of attention scores between the warps that compute them and the
  * helper warps that use them.
  *
- * A softmax weight needs its head's denominator, which is known only when the whole sequence has been read. So the pass
- * keeps its scores until then: 2 bytes per token and q head, in addition to the 4 D bytes of K and V per token and kv
- * head. If they were written to memory and read back by a later kernel, they would cost five times that share. Instead
- * the ring holds the scores of few requests at a time, in entries that are overwritten again and again and hardly ever
- * leave the L2 cache. Helper warps use these scores while the other warps continue to read.
+ * A softmax weight needs its head's denominator, which is known only when the whole sequence has been read. So a pass
+ * that computes weights keeps its scores until then: 2 bytes per token and q head, in addition to the 4 D bytes of K
+ * and V per token and kv head (head dimension D). Scores that were written to memory and read back by a later kernel
+ * would cost five times that share. Instead the ring holds the scores of few requests at a time, in entries that are
+ * overwritten again and again and hardly ever leave the L2 cache. Helper warps use these scores while the other warps
+ * continue to read K and V.
  *
- * Request o has entry o % ring_entries. A work item of a request begins when the previous request has released the
- * entry, and signals when it is done. The last helper that used the scores releases the entry to the next request.
- * There is no deadlock: a warp waits only for work items of lower numbers, blocks take theirs in ascending order, and
- * all blocks are resident at once (a cooperative launch). So there is always an item that need not wait.
+ * Request o of a launch has ring entry o % ring_entries. A work item of a request begins when the previous request has
+ * released the entry, and the item signals when it is done. The last helper warp that used the scores releases the
+ * entry to the next request. There is no deadlock: a warp waits only for work items of lower numbers, blocks take their
+ * items in ascending order, and all blocks are resident at once (a cooperative launch). So there is always an item that
+ * need not wait.
  *
- * If tokens are selected by scores alone, a separate kernel does so (topk-scores.cu), and few sequences at a time keep
- * their scores in the cache. Each request of a launch has an entry then, and no warp waits.
+ * If tokens are selected by scores alone, a separate kernel does so (topk-scores.cu), for so few sequences at a time
+ * that their scores stay in the cache. Each request of a launch then has an entry of its own, and no warp waits.
  *
- * Scores are stored in 16 bits as differences from the head's running maximum, which is stored once per page: scores
- * that matter are near it, and exact to a few thousandths. A head tile has an even number of columns (`cols`); if its
- * number of heads is odd, the last column holds a copy.
+ * Scores are stored in 16 bits as differences from the head's running maximum, which is stored once per page. Scores
+ * that matter are near the maximum, so they are exact to a few thousandths. A head tile has an even number of columns
+ * (`cols`); if its number of heads is odd, the last column holds a copy.
  */
 #ifndef SKV_CUDA_DECODE_SCORE_RING_CUH
 #define SKV_CUDA_DECODE_SCORE_RING_CUH
@@ -44,7 +46,8 @@ DEVICE void ring_await_generation(const struct decode_params *c, uint32_t entry,
 }
 
 /*
- * Signals that a work item is done. Called by one lane, for everything that its block's warps have written of the item.
+ * Signals that a work item is done. Called by one lane of the block, after all its warps have written their results and
+ * scores of the item.
  */
 DEVICE void ring_item_done(const struct decode_params *c, uint32_t entry)
 {
@@ -52,7 +55,7 @@ DEVICE void ring_item_done(const struct decode_params *c, uint32_t entry)
 	atomicAdd(&c->ring[entry].items_done, 1);
 }
 
-/* Wait until the scores of the launch's request o are complete. */
+/* Waits until all work items of request o have stored their scores. */
 DEVICE void ring_await_scores(const struct decode_params *c, const struct request_plan *p, uint32_t o)
 {
 	const uint32_t entry = o % c->ring_entries, items = (p->first[o + 1] - p->first[o]) * c->request_head_tiles;
@@ -61,7 +64,7 @@ DEVICE void ring_await_scores(const struct decode_params *c, const struct reques
 		__nanosleep(100);
 }
 
-/* Called by one lane when it has used request o's scores. The last of `uses` uses releases the ring entry. */
+/* Called by one lane when its warp has used request o's scores. The last of `uses` uses releases the ring entry. */
 DEVICE void ring_release(const struct decode_params *c, uint32_t o, uint32_t uses)
 {
 	struct ring_entry *s = &c->ring[o % c->ring_entries];
@@ -75,13 +78,13 @@ DEVICE void ring_release(const struct decode_params *c, uint32_t o, uint32_t use
 
 /* ---- scores ----------------------------------------------------------------------------------- */
 
-/* The number of a page of the request's head tile x, among the pages of all entries. */
+/* Returns the index of a page's scores: the page of head tile x of the request in ring entry `entry`. */
 DEVICE size_t score_page(const struct decode_params *c, uint32_t entry, uint32_t x, uint32_t page)
 {
 	return ((size_t)entry * c->request_head_tiles + x) * (c->tokens / SKV_PAGE_TOKENS) + page;
 }
 
-/* Stores the scores of a page as a warp has them after a product: tokens g and g + 8, columns 2 c and 2 c + 1. */
+/* Stores a warp's scores of a page in the ring. A lane has those of tokens g and g + 8, columns 2 c and 2 c + 1. */
 __device__ static void store_scores(const struct decode_params *c, const struct work_item *j, uint32_t page,
                                     const float s[4], const float max[2])
 {
@@ -100,7 +103,7 @@ __device__ static void store_scores(const struct decode_params *c, const struct 
 		store8(c->page_max + at, make_float2(max[0], max[1]), stay);
 }
 
-/* A token's scores for columns 2 w and 2 w + 1, from a stored word and the page's maxima. */
+/* Returns a token's scores for columns 2 w and 2 w + 1, from a stored word w and the page's maxima `top`. */
 DEVICE float2 score_pair(uint32_t word, float2 top)
 {
 	const float2 below = __half22float2(*(const __half2 *)&word);
@@ -109,15 +112,21 @@ DEVICE float2 score_pair(uint32_t word, float2 top)
 
 /* ---- softmax over a request -------------------------------------------------------------------- */
 
-/* Max columns of a request. A group of one head has two. */
+/* Max columns of a request. A GQA group of one head has two columns, hence the factor 2. */
 #define REQUEST_COLS (2 * SKV_MAX_HEADS)
 
-/* For each column: the largest score, and log2 of the denominator; infinity for a copy, which so has no weight. */
+/*
+ * For each column: the largest score, and log2 of the softmax denominator. The latter is infinite for the copy of a
+ * column, so that the copy's weights are 0.
+ */
 struct softmax_stats {
 	float max[REQUEST_COLS], lse[REQUEST_COLS];
 };
 
-/* Computes the statistics from the partial results of request o's work items. `me` is the thread's number. */
+/*
+ * Computes the softmax statistics of request o from the partial results of its work items. `me` is the index of the
+ * calling thread among `threads` threads.
+ */
 template <int D>
 __device__ static void make_softmax_stats(const struct decode_params *c, const struct request_plan *p,
                                           uint32_t o, uint32_t me, uint32_t threads, struct softmax_stats *s)
@@ -131,7 +140,7 @@ __device__ static void make_softmax_stats(const struct decode_params *c, const s
 		const float *part = partial_of(c, &j, 0, D) + min(col, j.heads - 1);
 		float max[MAX_CHUNKS], sum[MAX_CHUNKS], most = -INFINITY, all = 0;
 #pragma unroll
-		for (uint32_t k = 0; k < MAX_CHUNKS; k++) { /* all loads in flight at once */
+		for (uint32_t k = 0; k < MAX_CHUNKS; k++) { /* issues all loads before the first is used */
 			max[k] = k < chunks ? __ldcg(part + k * partial_floats(c->tile_heads, D)) : -INFINITY;
 			sum[k] = k < chunks ? __ldcg(part + k * partial_floats(c->tile_heads, D) + HEAD_TILE) : 0;
 		}
@@ -148,15 +157,16 @@ __device__ static void make_softmax_stats(const struct decode_params *c, const s
 
 /* ---- weights ---------------------------------------------------------------------------------- */
 
-#define QUAD 4u /* tokens that a thread reads at a time, a quarter of a page */
+#define QUAD 4u /* number of tokens that a thread reads at a time: a quarter of a page */
 
-/* Scores of a quad for one head tile, in flight. */
+/* Scores of a quad (QUAD tokens) for one head tile, while their loads are in flight. */
 template <int COLS> struct quad {
-	uint4 score[COLS / 2]; /* [token][column], two to a word */
-	float2 top[COLS / 2];
+	/* Scores [token][column], two to a word. */
+	uint4 score[COLS / 2];
+	float2 top[COLS / 2]; /* running maxima of two columns each */
 };
 
-/* Loads bypass the L1 cache, which may hold another request's scores of the same entry. */
+/* Loads a quad's scores. Loads bypass the L1 cache, which may hold scores of the entry's previous request. */
 template <int COLS>
 __device__ static void quad_load(const struct decode_params *c, uint32_t entry, uint32_t x, uint32_t token,
                                  struct quad<COLS> *q)
@@ -170,14 +180,17 @@ __device__ static void quad_load(const struct decode_params *c, uint32_t entry, 
 	}
 }
 
-/* Word w of a quad: token w / (COLS / 2), columns 2 (w % (COLS / 2)) and the next. */
+/* Returns word w of a quad's scores: token w / (COLS / 2), columns 2 (w % (COLS / 2)) and the next one. */
 template <int COLS> DEVICE uint32_t quad_word(const struct quad<COLS> *q, int w)
 {
 	const uint4 v = q->score[w / 4];
 	return w % 4 == 0 ? v.x : w % 4 == 1 ? v.y : w % 4 == 2 ? v.z : v.w;
 }
 
-/* Reduces a head tile's scores into a quad's weights; in the log domain if the maximum is wanted. */
+/*
+ * Reduces a quad's scores in a head tile to weight[], in addition to earlier head tiles: to the sum of weights, or, if
+ * the maximum is wanted, to the largest log2 of a weight.
+ */
 template <int COLS>
 DEVICE void quad_reduce(const struct decode_params *c, const struct quad<COLS> *q, const float *lse,
                         float weight[QUAD])
@@ -198,7 +211,7 @@ DEVICE void quad_reduce(const struct decode_params *c, const struct quad<COLS> *
 		}
 }
 
-/* Whether a token of request o is resident, or (`quantized`) is quantized. */
+/* Is a token of request o resident as a row, or, if `quantized`, quantized? */
 template <bool quantized>
 DEVICE bool token_resident(const struct decode_params *c, const struct request_plan *p, uint32_t o, uint32_t token)
 {
@@ -209,9 +222,9 @@ DEVICE bool token_resident(const struct decode_params *c, const struct request_p
 }
 
 /*
- * Iterates over n quads of tokens of request o, the first one at `first` and each `step` tokens after the previous one,
- * and over the head tiles of each quad: use(token, x, there, quad). `there`: its page is resident, or (`quantized`) its
- * tokens are quantized.
+ * Calls use(token, x, there, quad) for each of n quads of tokens of request o and each head tile x. The first quad is
+ * at token `first`, and each is `step` tokens after the previous one. `there`: the quad's page is resident, or, if
+ * `quantized`, its tokens are quantized.
  */
 template <int COLS, bool quantized, class F>
 __device__ static void for_each_tile(const struct decode_params *c, const struct request_plan *p, uint32_t o,
@@ -225,7 +238,7 @@ __device__ static void for_each_tile(const struct decode_params *c, const struct
 		struct quad<COLS> q[deep];
 		bool resident[deep];
 #pragma unroll
-		for (int d = 0; d < deep; d++) { /* quads past the end are read but not used */
+		for (int d = 0; d < deep; d++) { /* quads past the last one are loaded but not used */
 			quad_load(c, entry, ahead_x, min(ahead_token, c->tokens - QUAD), &q[d]);
 			resident[d] = ahead_token < len && token_resident<quantized>(c, p, o, ahead_token);
 			if (++ahead_x == heads) {
@@ -247,8 +260,8 @@ __device__ static void for_each_tile(const struct decode_params *c, const struct
 }
 
 /*
- * Calls use(token, weight) with the request's weights of a quad, reduced over its heads; 0 for tokens that are not
- * resident.
+ * Calls use(token, weight) for each of n quads of request o, with the tokens' weights reduced over the request's heads.
+ * A token that is not resident has weight 0.
  */
 template <int COLS, bool quantized = false, class F>
 __device__ static void for_each_quad(const struct decode_params *c, const struct request_plan *p, uint32_t o,
@@ -277,8 +290,8 @@ __device__ static void for_each_quad(const struct decode_params *c, const struct
 }
 
 /*
- * Calls use(token, head, weight) with a quad's weights for each q head of a kv head. `head` counts from the kv head's
- * first one.
+ * Calls use(token, head, weight) with a quad's weights for each q head of a kv head. `head` is the q head's index in
+ * its GQA group.
  */
 template <int COLS, bool quantized = false, class F>
 __device__ static void for_each_head(const struct decode_params *c, const struct request_plan *p, uint32_t o,

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/decode/scores.cuh - reduced softmax weights of tokens and pages, computed while a dense pass runs.
+ * kernels/cuda/decode/scores.cuh - computes reduced softmax weights of tokens and pages while a dense decode pass runs.
  *
- * Each block has one helper warp for this. A request's pages are divided into tasks, which the blocks take in turn.
+ * Each block has one helper warp that does this. A request's pages are divided into tasks, which the blocks take in
+ * turn.
  */
 #ifndef SKV_CUDA_DECODE_SCORES_CUH
 #define SKV_CUDA_DECODE_SCORES_CUH
@@ -12,9 +13,12 @@
 #define TASK_SCORES 8192u /* approximate number of scores of a task */
 
 #define PER_PAGE (SKV_PAGE_TOKENS / QUAD)
-#define PER_WARP (32 / PER_PAGE) /* pages that a warp takes at a time */
+#define PER_WARP (32 / PER_PAGE) /* number of pages that a warp reduces at a time */
 
-/* Writes a lane's weights to a row of token scores. Their sum over the lanes of a page is the page's score. */
+/*
+ * Writes a lane's weights of a quad to a row of token scores. The sum of the weights of a page, which PER_PAGE lanes
+ * have, is written as the page's score.
+ */
 __device__ static void write_quad(const struct decode_params *c, size_t row, uint32_t token, uint32_t end,
                                   const float weight[QUAD])
 {
@@ -31,7 +35,10 @@ __device__ static void write_quad(const struct decode_params *c, size_t row, uin
 		c->ev.page[row * c->ev.page_stride + token / SKV_PAGE_TOKENS] = sum;
 }
 
-/* Reduces pages [first, first + n) of request o, to one row, or to one row for each q head of a kv head. */
+/*
+ * Reduces the scores of pages [first, first + n) of request o: to one row of weights, or to a row for each q head of a
+ * kv head.
+ */
 template <int COLS, bool quantized>
 __device__ static void reduce_pages(const struct decode_params *c, const struct request_plan *p, uint32_t o,
                                     const struct softmax_stats *s, uint32_t first, uint32_t n)
@@ -56,14 +63,14 @@ template <int D, int COLS, bool quantized>
 __device__ static void reduce_scores_tasks(const struct decode_params *c, const struct request_plan *p,
                                            struct softmax_stats *s)
 {
-	/* Pages of a task. */
+	/* Number of pages of a task. */
 	const uint32_t pages = max(PER_WARP, TASK_SCORES / SKV_PAGE_TOKENS / (c->request_head_tiles * COLS));
-	uint32_t mine = blockIdx.x; /* this block's next task, counted from the request's first */
+	uint32_t mine = blockIdx.x; /* index of this block's next task, counted from request o's first task */
 	for (uint32_t o = 0; o < c->n_requests; o++) {
 		const uint32_t tasks = max(1u, (p->tiles[o] + pages - 1) / pages);
 		if (mine < tasks) {
 			ring_await_scores(c, p, o);
-			__syncwarp(); /* all lanes have read the last request's statistics */
+			__syncwarp(); /* all lanes have read the previous request's statistics */
 			make_softmax_stats<D>(c, p, o, threadIdx.x % 32, 32, s);
 			__syncwarp();
 		}
@@ -78,7 +85,7 @@ __device__ static void reduce_scores_tasks(const struct decode_params *c, const 
 	}
 }
 
-/* Everything that the helper warp does. */
+/* The helper warp's main function: reduces the scores of all requests of the launch. */
 template <int D, bool quantized>
 __device__ static void reduce_scores_warp(const struct decode_params *c, const struct request_plan *p,
                                           struct softmax_stats *s)

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/decode/tile.cuh - a tile of 16 tokens, from memory to the online softmax: see decode.cuh. */
+/*
+ * kernels/cuda/decode/tile.cuh - attention of one warp to a tile of 16 tokens: loads, products and online softmax. See
+ * decode.cuh.
+ */
 #ifndef SKV_CUDA_DECODE_TILE_CUH
 #define SKV_CUDA_DECODE_TILE_CUH
 
@@ -7,7 +10,7 @@
 #include "kernels/cuda/runtime/fp8.cuh"
 
 /*
- * Factor by which the accumulated output is too large. It brings softmax weights, multiplied by V's fp8 scales, to
+ * Factor by which the accumulated output is too large. With this factor, softmax weights times V's fp8 scales are in
  * about the range in which fp16 has the values of V.
  */
 template <class T> static constexpr float output_unit = is_fp8<T> ? 256 : 1;
@@ -25,7 +28,7 @@ DEVICE void clear_piece(uint32_t *x)
 	*x = 0;
 }
 
-/* Queries of a head tile, as columns of a product, and the results for them. */
+/* Queries of a head tile, as the columns of a product, and the accumulated results for these queries. */
 template <int D> struct columns {
 	static constexpr int ACC = D / 16;
 	uint4 q[D / 32];
@@ -33,7 +36,7 @@ template <int D> struct columns {
 	float max[2], sum[2];
 };
 
-/* K or V of a tile, in the pieces that a lane loads at a time: see decode.cuh. */
+/* K or V of a tile, in the pieces that a lane loads at a time (see decode.cuh for the lanes' layout). */
 template <class T, int D> struct half_tile {
 	static constexpr int WIDE = D / 64, REST = D % 64 / 32; /* V's dimensions: blocks of 64, then of 32 */
 	typedef typename pieces<T>::eight eight;
@@ -46,17 +49,14 @@ template <class T, int D> struct half_tile {
 	__device__ __forceinline__ four &rest(int t) { return piece_of_rest[t]; }
 };
 
-/* The state of one warp in passes that write scores: its head tile, and the tile of tokens in flight. */
+/* The state of one warp in passes that write scores: its head tile, and the tile of tokens that is in flight. */
 template <class T, int D> struct warp_state : columns<D> {
 	struct half_tile<T, D> k, v;
-	uint32_t scale; /* for fp8: see load_scales() */
+	uint32_t scale; /* fp8 scales of the tile, from load_scales() */
 	uint64_t once; /* L2 cache policy of K and V */
 };
 
-/*
- * The page of token `t` of tile `k`, and the number of kv head h's K row of this token in the page. `page` is the
- * tile's page.
- */
+/* The page of token `t` of tile `k`, and the index in this page of the token's K row of kv head h. */
 struct located_row {
 	const uint8_t *page;
 	uint32_t row;
@@ -72,7 +72,7 @@ DEVICE struct located_row locate_row(const struct decode_params *c, const struct
 	return {c->pool + slot / SKV_PAGE_TOKENS * c->page_bytes, j->h * SKV_PAGE_TOKENS + slot % SKV_PAGE_TOKENS};
 }
 
-/* The address of that row. */
+/* Returns the address of the K row of token `t` of tile `k`. */
 template <class T, int D, bool rows>
 DEVICE const uint8_t *row_address(const struct decode_params *c, const struct work_item *j, const struct tile_batch *ts,
                                   uint32_t page, uint32_t k, uint32_t t)
@@ -82,8 +82,8 @@ DEVICE const uint8_t *row_address(const struct decode_params *c, const struct wo
 }
 
 /*
- * The token to read for token `t`. Some row must be read for a masked token, though it is not used: that of another
- * token of the tile.
+ * Returns the token whose row is read for token `t`. For a masked token some row must be read, though its values are
+ * not used: the row of another token of the tile.
  */
 template <bool rows> DEVICE uint32_t usable_token(uint32_t mask, uint32_t t)
 {
@@ -109,15 +109,16 @@ __device__ static void load_k(struct half_tile<T, D> *to, const struct decode_pa
 }
 
 /*
- * Loads the scales of an fp8 tile: lane i has that of token i's K row, lane 16 + i that of its V row. A masked token
- * gets 0: its stored scale may stand for infinity, and its weight is 0.
+ * Loads the scales of an fp8 tile: lane i has the scale of token i's K row, lane 16 + i that of its V row. A masked
+ * token gets 0: its stored scale may stand for infinity, and its weight must be 0.
  */
 template <class T, int D, bool rows>
 DEVICE uint32_t load_scales(const struct decode_params *c, const struct work_item *j, const struct tile_batch *ts, uint32_t k)
 {
 	uint32_t scale = 0;
 	if constexpr (is_fp8<T>) {
-		const uint32_t lane = threadIdx.x % 32, all = c->n_kv_heads * SKV_PAGE_TOKENS; /* rows of K */
+		/* all: number of K rows of a page */
+		const uint32_t lane = threadIdx.x % 32, all = c->n_kv_heads * SKV_PAGE_TOKENS;
 		const uint32_t mask = __shfl_sync(~0u, ts->mask, k), page = rows ? 0 : __shfl_sync(~0u, ts->page, k);
 		if (mask >> lane % 16 & 1) {
 			const struct located_row at = locate_row<rows>(c, j, ts, page, k, lane % 16);
@@ -127,7 +128,7 @@ DEVICE uint32_t load_scales(const struct decode_params *c, const struct work_ite
 	return scale;
 }
 
-/* The factors that the scales of tokens g and g + 8 stand for: of K, or of V times output_unit. */
+/* Converts the scales of tokens g and g + 8 to factors: those of K, or those of V times output_unit. */
 template <class T> DEVICE void take_units(uint32_t scale, bool v, float unit[2])
 {
 	const uint32_t g = threadIdx.x % 32 / 4 + 16 * v;
@@ -158,8 +159,8 @@ __device__ static void load_v(struct half_tile<T, D> *to, const struct decode_pa
 }
 
 /*
- * Loads the scores of tokens g and g + 8 of a list's tile, for heads as in scores(). They were stored when the list was
- * selected.
+ * Loads the scores of tokens g and g + 8 of a list's tile, for the same heads as scores(). They were stored when the
+ * list was selected.
  */
 DEVICE void load_topk_scores(__half2 to[2], const struct decode_params *c, const struct work_item *j, uint32_t tile)
 {
@@ -174,8 +175,8 @@ DEVICE void load_topk_scores(__half2 to[2], const struct decode_params *c, const
 }
 
 /*
- * The same for quantized KV (decode-quant.cuh): the quantized numbers of a tile are loaded into the registers of its
- * rows, and dequantized in place before use.
+ * Loads of K and V for quantized KV (decode-quant.cuh): the quantized numbers of a tile are loaded into the registers
+ * of its rows, and are dequantized in place before use.
  */
 template <class T, int D>
 __device__ static void quant_load_k(struct half_tile<T, D> *to, const struct decode_params *c, const struct work_item *j,
@@ -208,7 +209,7 @@ __device__ static void load_values(struct half_tile<T, D> *to, const struct deco
 		load_v<(mode >= MODE_TOKENS)>(to, c, j, ts, k, once);
 }
 
-/* Clears V of masked tokens: these may be anything, and 0 times anything may be NaN. */
+/* Clears V of masked tokens: their rows may contain anything, and a weight of 0 times infinity or NaN would be NaN. */
 template <class T, int D> __device__ static void clear_v(struct half_tile<T, D> *of, uint32_t mask)
 {
 	const uint32_t pair = threadIdx.x % 4 * 2;
@@ -224,7 +225,10 @@ template <class T, int D> __device__ static void clear_v(struct half_tile<T, D> 
 	}
 }
 
-/* s: products of token g with heads 2 c and 2 c + 1, then those of token g + 8. Not scaled. */
+/*
+ * Computes the products K Qᵀ of a tile, not scaled. s[0] and s[1] are those of token g with heads 2 c and 2 c + 1, s[2]
+ * and s[3] those of token g + 8.
+ */
 template <class T, int D> __device__ static void scores(struct half_tile<T, D> *k, const struct columns<D> *of, float s[4])
 {
 	float more[4] = {0, 0, 0, 0};
@@ -240,7 +244,7 @@ template <class T, int D> __device__ static void scores(struct half_tile<T, D> *
 		s[x] += more[x];
 }
 
-/* Adds the tile's weights to the sums. p: the weights times V's scales, as columns of a product. */
+/* Adds the tile's weights to the sums. Sets p to the weights times V's scales, as columns of a product. */
 template <class T, int D>
 DEVICE void add_weights(struct columns<D> *w, const float weight[4], const float unit[2], uint32_t p[2])
 {
@@ -253,8 +257,8 @@ DEVICE void add_weights(struct columns<D> *w, const float weight[4], const float
 }
 
 /*
- * One step of the online softmax. p: the tile's weights as columns of a product. The running maximum, sum and output
- * are updated.
+ * Performs one step of the online softmax, for a tile with scores s: updates the running maximum, sum and output, and
+ * sets p to the tile's weights as columns of a product.
  */
 template <class T, int D>
 __device__ static void softmax_step(struct columns<D> *w, const float s[4], const float unit[2], uint32_t p[2])
@@ -283,12 +287,14 @@ __device__ static void softmax_step(struct columns<D> *w, const float s[4], cons
 		}
 	}
 #pragma unroll
-	for (int x = 0; x < 4; x++) /* no token so far: 0, not the NaN of inf - inf */
+	for (int x = 0; x < 4; x++) /* no token so far: 0, as inf - inf is NaN */
 		weight[x] = s[x] == -INFINITY ? 0 : exp2_fast(s[x] - w->max[x % 2]);
 	add_weights<T>(w, weight, unit, p);
 }
 
-/* Adds a product. Its operands are the low halves of words a and b, their high halves, and likewise of c and d. */
+/*
+ * Adds a product Vᵀ Pᵀ. Its operands are the low halves of words a and b, their high halves, and likewise of c and d.
+ */
 template <class T>
 __device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d,
                                 const uint32_t p[2])
@@ -298,8 +304,8 @@ __device__ static void add_pair(float acc[4], uint32_t a, uint32_t b, uint32_t c
 }
 
 /*
- * The same for fp8: words of four rows with four dimensions each, for two products. Interleaved bytes of two rows make
- * a pair of fp16 numbers for each dimension.
+ * Adds two products Vᵀ Pᵀ with fp8 V, from words of four rows with four dimensions each. Interleaved bytes of two rows
+ * make a pair of fp16 numbers for each dimension.
  */
 template <class T>
 __device__ static void add_fp8_pairs(float first[4], float second[4], uint32_t a, uint32_t b, uint32_t c, uint32_t d, const uint32_t p[2])
@@ -324,7 +330,10 @@ template <int D> __device__ static void add_values(struct half_tile<FP8, D> *of,
 	}
 }
 
-/* acc[4 b + a][x] gets dimension 64 b + 8 g + 2 a (+ 1 from x = 2 on) of head 2 c + x % 2. */
+/*
+ * Adds Vᵀ Pᵀ of a tile to the output. acc[4 b + a][x] is dimension 64 b + 8 g + 2 a (plus 1 if x is 2 or 3) of head 2 c
+ * + x % 2.
+ */
 template <class T, int D> __device__ static void add_values(struct half_tile<T, D> *of, struct columns<D> *to, const uint32_t p[2])
 {
 #pragma unroll
@@ -343,8 +352,8 @@ template <class T, int D> __device__ static void add_values(struct half_tile<T, 
 }
 
 /*
- * Calls take(number of the first element, four elements) for all elements that this lane has of the output row of head
- * 2 c + x.
+ * Calls take(index of the first element, four elements) for all elements that this lane has of the output row of head 2
+ * c + x.
  */
 template <class T, int D, class Take> DEVICE void each_four(const struct columns<D> *w, int x, Take take)
 {
@@ -357,7 +366,7 @@ template <class T, int D, class Take> DEVICE void each_four(const struct columns
 		                 w->acc[a + 1][x + 2] / output_unit<T>));
 }
 
-/* Loads the queries of n of the item's columns, from number `first` on. */
+/* Loads the queries of n columns of the item's head tile, beginning with column `first`. */
 template <class T, int D>
 __device__ static void load_q(struct columns<D> *w, const struct decode_params *c, const struct work_item *j, uint32_t first, uint32_t n)
 {
@@ -368,7 +377,8 @@ __device__ static void load_q(struct columns<D> *w, const struct decode_params *
 	for (int b = 0; b < D / 32; b++)
 		e[b] = io_read8(c->io_dtype, c->q, row + b * 32);
 #pragma unroll
-	for (int b = 0; b < D / 32; b++) { /* columns past the last head are an unused copy */
+	/* Columns past the last head are copies of its query; their results are not used. */
+	for (int b = 0; b < D / 32; b++) {
 		uint32_t word[4];
 #pragma unroll
 		for (int k = 0; k < 4; k++) {
@@ -379,7 +389,7 @@ __device__ static void load_q(struct columns<D> *w, const struct decode_params *
 	}
 }
 
-/* Multiplies products by K's fp8 scales and applies the softcap, before they are scaled. */
+/* Multiplies products q·k by K's fp8 scales and applies the softcap, before the products are scaled. */
 template <class T> DEVICE void cap_products(const struct decode_params *c, const float unit[2], float s[4])
 {
 	if constexpr (is_fp8<T>)
@@ -392,7 +402,7 @@ template <class T> DEVICE void cap_products(const struct decode_params *c, const
 			s[x] = soft_cap(c->scale.cap, s[x]);
 }
 
-/* Scales a tile's products; -infinity for tokens that do not count. */
+/* Scales a tile's products q·k; the scores of tokens that do not count become -infinity. */
 DEVICE void scale_scores(const struct decode_params *c, uint32_t mask, float s[4])
 {
 	const uint32_t g = threadIdx.x % 32 / 4;
@@ -410,7 +420,7 @@ template <int D> DEVICE void clear_acc(struct columns<D> *w)
 			w->acc[a][x] = 0;
 }
 
-/* Begins a sum: no tokens so far. */
+/* Initializes the accumulated results, for a sum over no tokens. */
 template <int D> DEVICE void begin_sum(struct columns<D> *w)
 {
 	clear_acc(w);
@@ -418,7 +428,7 @@ template <int D> DEVICE void begin_sum(struct columns<D> *w)
 	w->sum[0] = w->sum[1] = 0;
 }
 
-/* Totals the sums of weights; each lane had the sum over its own tokens. */
+/* Adds up the sums of weights over lanes; each lane had the sum over its own tokens. */
 template <int D> DEVICE void total_sums(struct columns<D> *w)
 {
 #pragma unroll
@@ -430,7 +440,7 @@ template <int D> DEVICE void total_sums(struct columns<D> *w)
 
 /* ---- where scores are written ------------------------------------------------------------------- */
 
-/* Loads the first tile of a batch, if there is one. */
+/* Begins to load the first tile of a batch, if the batch has any. */
 template <enum decode_mode mode, class T, int D>
 __device__ static void load_first_tile(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
                                        const struct tile_batch *ts)
@@ -443,8 +453,8 @@ __device__ static void load_first_tile(struct warp_state<T, D> *w, const struct 
 }
 
 /*
- * Attends to tile k of a batch, which is loaded or in flight, and loads the next one. `number` is the tile's number in
- * the request.
+ * Attends to tile k of a batch, which is loaded or in flight, and loads the batch's next tile. `number` is the tile's
+ * index in the request.
  */
 template <enum decode_mode mode, class T, int D>
 __device__ static void attend_tile(struct warp_state<T, D> *w, const struct decode_params *c, const struct work_item *j,
@@ -476,7 +486,7 @@ __device__ static void attend_tile(struct warp_state<T, D> *w, const struct deco
 		load_values<mode>(&w->v, c, j, ts, k + 1, w->once);
 }
 
-/* A warp's part of a work item whose scores go to the ring. The first tile and q are loaded or in flight. */
+/* Attends to a warp's part of a work item whose scores go to the ring. The first tile and q are loaded or in flight. */
 template <enum decode_mode mode, class T, int D>
 __device__ static void attend_item(struct warp_state<T, D> *w, const struct decode_params *c,
                                    const struct work_item *j, struct tile_batch *ts)

@@ -1,29 +1,32 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/accumulate.cu - accumulated attention scores of tokens (H2O, SnapKV).
+ * kernels/cuda/evict/accumulate.cu - adds attention weights to the accumulated scores of tokens (H2O, SnapKV).
  *
- * A decode step leaves softmax weights, which are added to the slot metadata in one pass. The rows of a prompt's
- * observation window take two passes over the keys. The first one computes the denominators of the rows' softmax, over
- * a few chunks of the keys. The second one has a block for each 128 keys, which processes all rows that attend to them
- * and adds up its columns. So every score is computed by one block, which adds in a fixed order.
+ * A decode step has computed softmax weights, which are added to the slot metadata in one pass. The rows of a prompt's
+ * observation window take two passes over the keys. The first pass computes the denominators of the rows' softmax, over
+ * a few chunks of the keys. The second pass has a block for each 128 keys, which processes all rows that attend to
+ * these keys and adds up each key's weights. So every score is computed by one block, which adds in a fixed order.
  */
 #include "kernels/cuda/evict/slot-meta.cuh"
 #include "kernels/cuda/runtime/rows.cuh"
 
 #define ACCUMULATE_THREADS 256
-#define ACCUMULATE_PAIRS 2 /* pairs of metadata that a thread has in flight */
+#define ACCUMULATE_PAIRS 2 /* pairs of entries whose metadata a thread has in flight */
 
 /* ---- a decode step --------------------------------------------------------------------------- */
 
 struct accumulate_params {
 	const struct skv_kseq *seq;
 	struct meta_table meta;
-	const float *token; /* [seq][kv head][stride] */
+	const float *token; /* [seq][kv head][stride] attention weights */
 	uint32_t stride, heads;
 	float group;
 };
 
-/* Grid: parts of the slots, kv heads, sequences. */
+/*
+ * Adds a decode step's weights to accumulated scores. The grid is parts of the slots (x) by kv heads (y) by sequences
+ * (z).
+ */
 __global__ void __launch_bounds__(ACCUMULATE_THREADS)
 accumulate_kernel(const __grid_constant__ struct accumulate_params c)
 {
@@ -44,7 +47,7 @@ accumulate_kernel(const __grid_constant__ struct accumulate_params c)
 			continue;
 		at[x] = meta_at(&c.meta, s, blockIdx.y, s->set, u);
 		meta[x] = load_pair(at[x]);
-		weight[x] = *(const float2 *)(token + u); /* weights from len on are 0 */
+		weight[x] = *(const float2 *)(token + u); /* weights at `len` and after it are 0 */
 	}
 #pragma unroll
 	for (int x = 0; x < ACCUMULATE_PAIRS; x++) {
@@ -75,18 +78,18 @@ void skv_cuda_accumulate_scores(const struct skv_shape *sh, const struct skv_bat
 
 /* ---- a prompt -------------------------------------------------------------------------------- */
 
-#define MIN_CHUNK_TILES 32u /* min tiles of a chunk of the keys; more if there would be too many chunks */
-#define KEY_TILES 2     /* tiles of a block that adds up columns */
+#define MIN_CHUNK_TILES 32u /* min tiles of a chunk of the keys, if PROMPT_CHUNKS chunks suffice */
+#define KEY_TILES 2     /* tiles of 64 keys in a block of the second pass */
 
 struct prompt_params {
 	struct rows_params call;
 	struct meta_table meta;
 	const float *sinks;
 	uint32_t window;
-	float2 *part; /* [row of q][head][PROMPT_CHUNKS]: maximum and sum of a row's weights in a chunk of the keys */
+	float2 *part; /* [row of q][head][PROMPT_CHUNKS]: maximum and sum of a row's weights in a chunk of keys */
 };
 
-/* Sets *j to block `nth` of the observed rows; returns false if there is none. */
+/* Sets *j to the nth block of rows in the observation window; returns false if the window has fewer blocks. */
 DEVICE bool observed_rows(const struct prompt_params *c, uint32_t nth, struct rows_item *j)
 {
 	const uint32_t n_q = j->s->n_q, n_observed = c->window ? min(c->window, n_q) : n_q;
@@ -104,7 +107,10 @@ DEVICE void begin_item(const struct prompt_params *c, struct rows_item *j)
 	j->table = j->s->table + (size_t)c->call.layer * j->s->layer_stride;
 }
 
-/* Grid: chunks of the keys for each block of rows, kv heads, sequences. */
+/*
+ * First pass: maximum and sum of the rows' weights. The grid is blocks of rows times chunks of keys (x) by kv heads (y)
+ * by sequences (z).
+ */
 template <class T, int D>
 __global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_constant__ struct prompt_params c)
 {
@@ -147,7 +153,10 @@ __global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_cons
 	}
 }
 
-/* log2 of a row's denominator, from its chunks, of which each of four lanes has two. Infinite where there is no row. */
+/*
+ * Returns log2 of a row's softmax denominator, from its chunks, of which each of four lanes has two. The result is
+ * infinite if the row does not exist, so that its weights are 0.
+ */
 DEVICE float log_denominator(const struct prompt_params *c, uint32_t out)
 {
 	const float2 none = make_float2(-INFINITY, 0), *part = c->part + (size_t)out * PROMPT_CHUNKS + threadIdx.x % 4;
@@ -162,7 +171,7 @@ DEVICE float log_denominator(const struct prompt_params *c, uint32_t out)
 	return sum > 0 ? add_sink(c->sinks, out % c->call.n_heads, base + log2f(sum)) : INFINITY;
 }
 
-/* Adds up the weights of a tile's scores by column, 8 n + 2 c and + 1, over rows g and g + 8. */
+/* Adds the weights of a tile to column sums: of columns 8 n + 2 c and 8 n + 2 c + 1, over rows g and g + 8. */
 DEVICE void add_columns(const float s[TILE / 8][4], const float lse[2], float col[TILE / 8][2])
 {
 #pragma unroll
@@ -172,7 +181,7 @@ DEVICE void add_columns(const float s[TILE / 8][4], const float lse[2], float co
 			col[n][x % 2] += exp2_fast(s[n][x] - lse[x / 2]);
 }
 
-/* Sums the columns of the block's tiles over the lanes of each warp. */
+/* Adds up the column sums of the block's tiles over the lanes of each warp. */
 DEVICE void fold_columns(const float col[KEY_TILES][TILE / 8][2], float column_sums[WARPS][KEY_TILES * TILE])
 {
 #pragma unroll
@@ -191,7 +200,10 @@ DEVICE void fold_columns(const float col[KEY_TILES][TILE / 8][2], float column_s
 	__syncthreads();
 }
 
-/* Grid: KEY_TILES tiles of keys, kv heads, sequences. */
+/*
+ * Second pass: adds the rows' weights to the scores of keys. The grid is KEY_TILES tiles of keys (x) by kv heads (y) by
+ * sequences (z).
+ */
 template <class T, int D>
 __global__ void __launch_bounds__(THREADS) column_sums_kernel(const __grid_constant__ struct prompt_params c)
 {
@@ -216,7 +228,7 @@ __global__ void __launch_bounds__(THREADS) column_sums_kernel(const __grid_const
 	cp_async_wait<0>();
 	__syncthreads();
 	observed_rows(&c, 0, &j);
-	const uint32_t before = j.s->len - j.s->n_q + j.skip; /* tokens before the first observed row */
+	const uint32_t before = j.s->len - j.s->n_q + j.skip; /* number of tokens before the first observed row */
 	for (uint32_t nth = first > before ? (first - before) * c.call.group / ROWS : 0; observed_rows(&c, nth,
 	                                                                                               &j); nth++) {
 		struct rows<T, D> r;
@@ -265,7 +277,7 @@ cudaError_t skv_cuda_accumulate_init(void)
 	return e ? e : init_dtype<FP8>();
 }
 
-/* Both passes have two tiles of keys in shared memory. */
+/* Launches both passes; each of them has two tiles of keys in shared memory. */
 template <class T, int D> static void launch(const struct prompt_params *c, dim3 rows, dim3 keys, cudaStream_t stream)
 {
 	launch_grid(denominators_kernel<T, D>, rows, THREADS, KEY_TILES * TILE * pitch<D>, stream, *c);

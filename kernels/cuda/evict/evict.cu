@@ -2,9 +2,9 @@
 /*
  * kernels/cuda/evict/evict.cu - eviction: which entries (tokens or pages) of a kv head are retained.
  *
- * A block takes one kv head of a sequence. Usually one entry is evicted and all recent ones are retained. Then the
- * evicted entry is the lowest of the others, which one pass finds. If more entries are evicted, as after a prompt, the
- * lowest retained entry is found first.
+ * A block takes one kv head of a sequence. Usually one entry is evicted, and all recent entries are retained. Then the
+ * evicted entry is the one of the lowest rank that is not recent, which one pass finds. If more entries are evicted, as
+ * after a prompt, the key of the lowest retained entry is found first.
  */
 #include "kernels/cuda/evict/slot-meta.cuh"
 #include "kernels/cuda/select/topk-key.cuh"
@@ -18,18 +18,21 @@ struct evict_params {
 	const struct skv_kseq *seq;
 	struct meta_table meta;
 	struct skv_evict_rule by;
-	const float *rank; /* [seq][kv head][stride], or NULL: by scores */
+	const float *rank; /* [seq][kv head][stride] ranks; NULL: entries are ranked by their scores */
 	uint32_t stride, heads;
 };
 
-/* A block's work: n_retained of n_entries entries stay, those from position `from` on regardless of their rank. */
+/*
+ * A block's work: n_retained of n_entries entries of a kv head are retained. Entries at position `from` and after it
+ * are retained whatever their rank is.
+ */
 struct head_item {
 	const struct skv_kseq *s;
-	const float *rank; /* or NULL */
+	const float *rank; /* ranks of the head's entries, or NULL */
 	uint32_t h, n_entries, n_retained, from;
 };
 
-/* Entries with higher keys are retained first. */
+/* Returns the key by which entries are compared: entries with larger keys are retained first. */
 DEVICE uint64_t topk_key(const struct evict_params *c, const struct head_item *j, uint32_t pos, float rank)
 {
 	if (pos >= j->from)
@@ -37,7 +40,7 @@ DEVICE uint64_t topk_key(const struct evict_params *c, const struct head_item *j
 	return (uint64_t)(pos < j->s->pinned) << 63 | score_key(rank, pos, c->by.evict_older);
 }
 
-/* Calls use(entry, pos, rank) for each entry. */
+/* Calls use(entry, position, rank) for each entry of the block's kv head. */
 template <class F> DEVICE void for_each_entry(const struct evict_params *c, const struct head_item *j, F use)
 {
 	for_each_pair<THREADS>(&c->meta, j->s, j->h, j->s->set, 0, j->n_entries, j->n_entries,
@@ -49,7 +52,7 @@ template <class F> DEVICE void for_each_entry(const struct evict_params *c, cons
 	});
 }
 
-/* Returns the entry of the lowest key. *ret_recent: the number of entries from position j->from on. */
+/* Returns the entry with the lowest key. Sets *ret_recent to the number of entries at position j->from and after it. */
 __device__ static uint32_t find_lowest(const struct evict_params *c, const struct head_item *j, uint32_t *ret_recent)
 {
 	__shared__ unsigned long long lowest;
@@ -79,15 +82,15 @@ __device__ static uint32_t find_lowest(const struct evict_params *c, const struc
 	}
 	__syncthreads();
 	if (of_thread == lowest && lowest != KEY_RECENT)
-		unit = mine; /* keys differ, so this is one thread */
+		unit = mine; /* keys differ, so only one thread stores its entry */
 	__syncthreads();
 	*ret_recent = recent;
 	return unit;
 }
 
 /*
- * Sets j->from so that the `recent` entries of the largest positions are at or after it. Called if some of the latest
- * entries were evicted before.
+ * Sets j->from so that it and later positions have `recent` entries. Called if some of the latest entries were evicted
+ * in earlier steps.
  */
 __device__ static void find_recent(const struct evict_params *c, struct head_item *j, struct topk_smem *smem,
                                    uint32_t recent)
@@ -98,7 +101,7 @@ __device__ static void find_recent(const struct evict_params *c, struct head_ite
 	j->from = (uint32_t)(last >> 32);
 }
 
-/* Marks the entries below the last retained one as evicted. */
+/* Marks entries as evicted whose keys are below `last`, the lowest key of a retained entry. */
 __device__ static void mark_evicted(const struct evict_params *c, const struct head_item *j, uint64_t last)
 {
 	for_each_entry(c, j, [=](uint32_t u, uint32_t pos, float rank) {
@@ -110,7 +113,7 @@ __device__ static void mark_evicted(const struct evict_params *c, const struct h
 	});
 }
 
-/* Grid: kv heads, sequences. */
+/* Evicts entries of a kv head. The grid is kv heads (x) by sequences (y). */
 __global__ void __launch_bounds__(THREADS, 2) evict_kernel(const __grid_constant__ struct evict_params c)
 {
 	__shared__ struct topk_smem smem;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/head-budgets.cu - heads that share a layer's budget (Ada-KV): active entries, their accumulated
- * scores, and the allocation of head budgets.
+ * kernels/cuda/evict/head-budgets.cu - kv heads that share a layer's budget (Ada-KV): lists of active entries, their
+ * accumulated scores, and the allocation of head budgets.
  *
- * Lists of active slots are made in every step: a block takes one kv head of a sequence, and each thread has a run of
- * metadata in flight. The other kernels run in few steps, and are simple. Accumulation takes a block per kv head: in
- * two passes over the keys, one key per thread, it computes the denominators of the softmax and then the weights.
- * Allocation first finds the guaranteed entries of each head, one block per head. Then one block takes all heads of a
- * sequence; the keys of their entries all differ.
+ * Lists of active slots are made in every step: a block takes one kv head of a sequence, and each thread has the
+ * metadata of RUN slots in flight. The other kernels run in few steps, and are simple. Accumulation takes a block per
+ * kv head: in two passes over the keys, one key per thread, the block computes the denominators of the softmax and then
+ * the weights. Allocation first finds the guaranteed entries of each head, one block per head. Then one block takes all
+ * heads of a sequence and finds the best of their entries, whose keys all differ.
  */
 #include <cub/block/block_scan.cuh>
 #include "kernels/cuda/evict/slot-meta.cuh"
@@ -20,16 +20,16 @@
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
-#define RUN 8u /* slots that a thread has at a time */
+#define RUN 8u /* slots whose metadata a thread loads at a time */
 
 struct list_params {
 	const struct skv_kseq *seq;
 	struct meta_table meta;
-	uint32_t *ids, *count; /* [seq][kv head] of `stride` elements */
+	uint32_t *ids, *count; /* ids: [seq][kv head][stride]; count: [seq][kv head] */
 	uint32_t stride, heads;
 };
 
-/* The active slots among [u, u + RUN), one bit each. */
+/* Returns a bit mask of the active slots among [u, u + RUN). */
 DEVICE uint32_t active_mask(const struct list_params *c, const struct skv_kseq *s, uint32_t h, uint32_t u)
 {
 	struct meta_pair p[RUN / 2];
@@ -49,7 +49,7 @@ DEVICE uint32_t active_mask(const struct list_params *c, const struct skv_kseq *
 	return bits;
 }
 
-/* Grid: kv heads, sequences. */
+/* Lists the active slots of a kv head, ascending. The grid is kv heads (x) by sequences (y). */
 __global__ void __launch_bounds__(THREADS, 2) list_active_kernel(const __grid_constant__ struct list_params c)
 {
 	typedef cub::BlockScan<uint32_t, THREADS> scan;
@@ -89,32 +89,32 @@ void skv_cuda_list_active(const struct skv_shape *sh, const struct skv_batch *b,
 
 /* ---- accumulated scores ---------------------------------------------------------------------- */
 
-#define EIGHT 8u /* elements of a key that are read at a time: 16 bytes, 8 of fp8 */
+#define EIGHT 8u /* elements of a key that are read at a time: 16 bytes, 8 bytes of fp8 */
 
 struct accumulate_params {
 	const struct skv_kseq *seq;
 	struct meta_table meta;
 	const void *q;
-	const uint32_t *ids, *count; /* [seq][kv head] of `stride` elements */
+	const uint32_t *ids, *count; /* ids: [seq][kv head][stride]; count: [seq][kv head] */
 	struct score_scale scale;
 	const float *sinks;
 	uint32_t stride, q_stride, heads, group, head_dim, dtype, io_dtype, layer;
 };
 
-/* For up to HEAD_TILE q heads of a kv head at a time. */
+/* Shared memory for up to HEAD_TILE q heads of a kv head, which are processed at a time. */
 struct accumulate_smem {
-	float q[HEAD_TILE][SKV_MAX_HEAD_DIM]; /* times the scale, unless there is a softcap; zeros for missing heads */
+	float q[HEAD_TILE][SKV_MAX_HEAD_DIM]; /* times the scale, unless there is a softcap; zeros past the last head */
 	struct partial_softmax parts[HEAD_TILE][WARPS];
-	float lse[HEAD_TILE]; /* infinity for missing heads */
+	float lse[HEAD_TILE]; /* log2 of softmax denominators; infinity past the last head */
 };
 
 struct head_item {
 	const struct skv_kseq *s;
-	const uint32_t *ids; /* a thread takes ids threadIdx.x + k THREADS */
-	uint32_t h, n;       /* kv head; its listed slots */
+	const uint32_t *ids; /* listed slots; a thread takes ids threadIdx.x + k THREADS */
+	uint32_t h, n;       /* index of the kv head; number of its listed slots */
 };
 
-/* The scores of a slot's key; -infinity if it is not resident. */
+/* Computes the scores of slot u's key for HEAD_TILE q heads; -infinity if the slot's page is not resident. */
 __device__ static void key_scores(const struct accumulate_params *c, const struct head_item *j,
                                   const struct accumulate_smem *smem, uint32_t u, float ret[HEAD_TILE])
 {
@@ -149,14 +149,14 @@ __device__ static void key_scores(const struct accumulate_params *c, const struc
 			ret[g] = c->scale.scale * soft_cap(c->scale.cap, ret[g]);
 }
 
-/* Loads the queries of `heads` q heads of the group, from number `first` on. */
+/* Loads the queries of `heads` q heads of the GQA group, beginning with head `first`. */
 __device__ static void load_queries(const struct accumulate_params *c, const struct head_item *j,
                                     struct accumulate_smem *smem, uint32_t first, uint32_t heads)
 {
 	const size_t row = (size_t)j->s->row * c->q_stride + (j->h * c->group + first) * c->head_dim;
 	const float by = c->scale.cap != 0 ? 1 : c->scale.scale;
 
-	__syncthreads(); /* the last queries are no longer needed */
+	__syncthreads(); /* the previous queries are no longer needed */
 	for (uint32_t e = threadIdx.x; e < HEAD_TILE * c->head_dim; e += THREADS) {
 		const uint32_t g = e / c->head_dim, d = e % c->head_dim;
 		const float q = g < heads ? io_load(c->io_dtype, c->q, row + e) : 0;
@@ -165,7 +165,9 @@ __device__ static void load_queries(const struct accumulate_params *c, const str
 	__syncthreads();
 }
 
-/* Computes log2 of the denominator of each head's softmax, for `heads` q heads of the group from number `first` on. */
+/*
+ * Computes log2 of each head's softmax denominator, for `heads` q heads of the GQA group, beginning with head `first`.
+ */
 __device__ static void denominators(const struct accumulate_params *c, const struct head_item *j,
                                     struct accumulate_smem *smem, uint32_t first, uint32_t heads)
 {
@@ -194,7 +196,7 @@ __device__ static void denominators(const struct accumulate_params *c, const str
 	__syncthreads();
 }
 
-/* Grid: kv heads, sequences. */
+/* Adds the weights of listed slots to their accumulated scores. The grid is kv heads (x) by sequences (y). */
 __global__ void __launch_bounds__(THREADS,
                                   1) accumulate_list_kernel(const __grid_constant__ struct accumulate_params c)
 {
@@ -249,7 +251,7 @@ void skv_cuda_accumulate_list(const struct skv_shape *sh, const struct skv_batch
 
 /* ---- head budgets ---------------------------------------------------------------------------- */
 
-#define KEY_GUARANTEED UINT64_MAX /* of an entry within its head's guaranteed share */
+#define KEY_GUARANTEED UINT64_MAX /* key of an entry in its head's guaranteed share */
 #define POS_BITS 24
 #define HEAD_BITS 8
 
@@ -257,23 +259,26 @@ static_assert(SKV_MAX_TOKENS == 1u << POS_BITS && SKV_MAX_HEADS == 1u << HEAD_BI
 
 typedef team<THREADS, 0, 0> whole;
 
-/* A kv head's guaranteed entries: candidates from position `from` on, and those with keys of at least `key`. */
+/*
+ * The guaranteed entries of a kv head: its candidates at position `from` and after it, and those with keys of at least
+ * `key`.
+ */
 struct guaranteed {
 	uint64_t key;
 	uint32_t from;
-	uint32_t candidates; /* candidates of the head: its retained and active entries */
+	uint32_t candidates; /* number of candidates: the head's retained and active entries */
 };
 
 struct budget_params {
 	const struct skv_kseq *seq;
 	struct meta_table meta;
 	struct skv_head_budget_rule by;
-	const float *rank;             /* [seq][kv head][stride] */
-	struct guaranteed *guaranteed; /* [seq][kv head] */
+	const float *rank;             /* [seq][kv head][stride] ranks of entries */
+	struct guaranteed *guaranteed; /* [seq][kv head] guaranteed entries */
 	uint32_t stride, heads;
 };
 
-/* Entries with higher keys are active first. */
+/* Returns the key by which entries of all heads are compared: entries with larger keys stay active first. */
 DEVICE uint64_t topk_key(const struct guaranteed *guaranteed, uint32_t h, uint32_t pos, float rank)
 {
 	const uint32_t below = (SKV_MAX_TOKENS - 1 - pos) << HEAD_BITS | (SKV_MAX_HEADS - 1 - h);
@@ -281,7 +286,7 @@ DEVICE uint64_t topk_key(const struct guaranteed *guaranteed, uint32_t h, uint32
 	return pos >= guaranteed->from || key >= guaranteed->key ? KEY_GUARANTEED : key;
 }
 
-/* Calls use(slot, pos, key) for each of a kv head's candidates. */
+/* Calls use(slot, position, key) for each candidate of kv head h: each entry that is retained and active. */
 template <class F>
 DEVICE void for_each_candidate(const struct budget_params *c, uint32_t h, struct guaranteed guaranteed, F use)
 {
@@ -312,7 +317,7 @@ __device__ static uint32_t count_candidates(const struct budget_params *c, struc
 	return all;
 }
 
-/* Grid: kv heads, sequences. */
+/* Finds the guaranteed entries of each kv head. The grid is kv heads (x) by sequences (y). */
 __global__ void __launch_bounds__(THREADS, 2) guaranteed_kernel(const __grid_constant__ struct budget_params c)
 {
 	__shared__ struct topk_smem smem;
@@ -341,7 +346,10 @@ __global__ void __launch_bounds__(THREADS, 2) guaranteed_kernel(const __grid_con
 		c.guaranteed[(size_t)blockIdx.y * c.heads + h] = guaranteed;
 }
 
-/* Grid: 1, sequences. */
+/*
+ * Makes all entries of a sequence's kv heads inactive, except the best and the guaranteed ones. The grid is 1 (x) by
+ * sequences (y).
+ */
 __global__ void __launch_bounds__(THREADS, 2)
 head_budgets_kernel(const __grid_constant__ struct budget_params c)
 {

@@ -1,25 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/rank.cu - ranks of tokens from their scores, in steps whose layer evicts.
+ * kernels/cuda/evict/rank.cu - ranks tokens by their accumulated scores, before an eviction.
  *
- * A block takes one kv head of a sequence. Smoothing is over neighbouring positions, which may be in any slots. So
- * scores are ordered by position in shared memory, a range of positions at a time. A key's mean similarity to all keys
- * is its similarity to the mean of all normalized keys: this takes two passes over the keys, in which TEAM lanes share
- * a key. Inactive tokens count among these keys, but not in sums of scores.
+ * A block ranks the tokens of one kv head of a sequence. Scores are smoothed over neighbouring positions, whose tokens
+ * may be in any slots. So scores are ordered by position in shared memory, a range of positions at a time. A key's mean
+ * cosine similarity to all keys is the product of the normalized key and the mean of all normalized keys: this takes
+ * two passes over the keys, in which TEAM lanes share a key. Inactive tokens count among these keys, but not in sums of
+ * scores.
  */
 #include "kernels/cuda/evict/slot-meta.cuh"
 #include "kernels/cuda/runtime/fp8.cuh"
 
 #define THREADS 512
-#define SMEM_POSITIONS 10240u /* positions at a time, including neighbours */
-#define EIGHT 8u      /* elements that a lane reads at a time: 16 bytes, 8 of fp8 */
+#define SMEM_POSITIONS 10240u /* positions in shared memory at a time, including neighbours */
+#define EIGHT 8u      /* elements that a lane reads at a time: 16 bytes, 8 bytes of fp8 */
 
 struct rank_params {
 	const struct skv_kseq *seq;
 	struct meta_table meta;
 	struct skv_rank by;
-	float *rank;       /* [seq][kv head][stride] */
-	float *similarity; /* [seq][kv head][similarity_stride] */
+	float *rank;       /* [seq][kv head][stride] ranks of tokens */
+	/* [seq][kv head][similarity_stride] exp(mean cosine similarity) of each token's key. */
+	float *similarity;
 	uint32_t stride, similarity_stride;
 	uint32_t heads, head_dim, dtype, layer;
 };
@@ -30,7 +32,7 @@ struct head_item {
 	uint32_t h;
 };
 
-/* Returns the sum over the block. */
+/* Returns the sum of `mine` over the block's threads. */
 __device__ static float block_sum(float mine)
 {
 	__shared__ float of_warp[THREADS / 32];
@@ -38,7 +40,7 @@ __device__ static float block_sum(float mine)
 #pragma unroll
 	for (int lane = 1; lane < 32; lane *= 2)
 		mine += __shfl_xor_sync(~0u, mine, lane);
-	__syncthreads(); /* all threads have read the last call's sums */
+	__syncthreads(); /* all threads have read the sums of the previous call */
 	if (threadIdx.x % 32 == 0)
 		of_warp[threadIdx.x / 32] = mine;
 	__syncthreads();
@@ -48,7 +50,7 @@ __device__ static float block_sum(float mine)
 	return sum;
 }
 
-/* Calls use(slot, position, score) for each token. */
+/* Calls use(slot, position, score) for each token of the block's kv head. */
 template <class F> DEVICE void for_each_token(const struct rank_params *c, const struct head_item *j, F use)
 {
 	for_each_pair<THREADS>(&c->meta, j->s, j->h, j->s->set, 0, j->s->len, j->s->len,
@@ -62,7 +64,7 @@ template <class F> DEVICE void for_each_token(const struct rank_params *c, const
 
 /* ---- scores ---------------------------------------------------------------------------------- */
 
-/* The largest position. */
+/* Returns the largest position of a token of the block's kv head. */
 __device__ static uint32_t last_position(const struct rank_params *c, const struct head_item *j)
 {
 	__shared__ uint32_t last;
@@ -77,7 +79,7 @@ __device__ static uint32_t last_position(const struct rank_params *c, const stru
 	return last;
 }
 
-/* Ranks tokens by the mean score of neighbouring positions. */
+/* Sets each token's rank to the mean score of `smooth` neighbouring positions. */
 __device__ static void smooth(const struct rank_params *c, const struct head_item *j, float *values)
 {
 	const uint32_t wide = c->by.smooth, half = wide / 2, step = SMEM_POSITIONS - 2 * half;
@@ -107,12 +109,12 @@ __device__ static void smooth(const struct rank_params *c, const struct head_ite
 /* ---- similarity ------------------------------------------------------------------------------ */
 
 /*
- * Calls use(slot, eight elements of its key) in all lanes, with zeros for slots from len on and past the key's end. The
- * scale of an fp8 row is left out, since it does not change the key's direction.
+ * Calls use(slot, eight elements of its key) in all lanes. Slots at `len` and after it, and elements past the key's
+ * end, are zeros. The scale of an fp8 row is left out, since it does not change the key's direction.
  */
 template <int TEAM, class F> DEVICE void for_each_key(const struct rank_params *c, const struct head_item *j, F use)
 {
-	constexpr uint32_t deep = 4, teams = THREADS / TEAM; /* deep: loads in flight */
+	constexpr uint32_t deep = 4, teams = THREADS / TEAM; /* deep: number of loads in flight */
 	const skv_pte *table = j->s->table + (size_t)c->layer * j->s->layer_stride;
 	const uint32_t d = threadIdx.x % TEAM * EIGHT;
 
@@ -146,7 +148,7 @@ template <int TEAM> DEVICE float team_sum(float x)
 	return x;
 }
 
-/* The inverse of a key's norm; 0 for a key of zeros, which is similar to none. */
+/* Returns the inverse of a key's norm; 0 for a key of zeros, which so is similar to no key. */
 template <int TEAM> DEVICE float inverse_length(const float2 e[4])
 {
 	float square = 0;
@@ -157,12 +159,15 @@ template <int TEAM> DEVICE float inverse_length(const float2 e[4])
 	return square > 0 ? 1 / sqrtf(square) : 0;
 }
 
-/* Computes this lane's elements of the mean of all normalized keys. `smem`: THREADS * EIGHT + head_dim floats. */
+/*
+ * Computes the mean of all normalized keys; ret is this lane's elements of it. `smem`: THREADS * EIGHT + head_dim
+ * floats.
+ */
 template <int TEAM>
 __device__ static void mean_key(const struct rank_params *c, const struct head_item *j, float *smem, float2 ret[4])
 {
 	constexpr uint32_t teams = THREADS / TEAM;
-	const uint32_t lane = threadIdx.x % TEAM, all = TEAM * EIGHT; /* elements of a team */
+	const uint32_t lane = threadIdx.x % TEAM, all = TEAM * EIGHT; /* all: elements of a team */
 	float2 sum[4] = {};
 	float *mean = smem + THREADS * EIGHT;
 
@@ -188,7 +193,7 @@ __device__ static void mean_key(const struct rank_params *c, const struct head_i
 		ret[k] = *(const float2 *)&mean[lane * EIGHT + 2 * k];
 }
 
-/* Fills j->similarity with the exponentials of similarities, and returns their sum. */
+/* Sets j->similarity to exp(mean cosine similarity) of each token's key, and returns the sum of these values. */
 template <int TEAM>
 __device__ static float similarities(const struct rank_params *c, const struct head_item *j, float *smem)
 {
@@ -201,7 +206,8 @@ __device__ static float similarities(const struct rank_params *c, const struct h
 #pragma unroll
 		for (int k = 0; k < 4; k++)
 			dot += e[k].x * mean[k].x + e[k].y * mean[k].y;
-		const float x = expf(team_sum<TEAM>(dot) * inverse_length<TEAM>(e)); /* similarities are at most 1 */
+		/* does not overflow: similarities are at most 1 */
+		const float x = expf(team_sum<TEAM>(dot) * inverse_length<TEAM>(e));
 		if (u >= j->s->len || threadIdx.x % TEAM)
 			return;
 		j->similarity[u] = x;
@@ -212,7 +218,7 @@ __device__ static float similarities(const struct rank_params *c, const struct h
 
 /* ---- ranks ----------------------------------------------------------------------------------- */
 
-/* Grid: kv heads, sequences. */
+/* Computes the ranks of a kv head's tokens. The grid is kv heads (x) by sequences (y). */
 template <int TEAM>
 __global__ void __launch_bounds__(THREADS, 2) rank_kernel(const __grid_constant__ struct rank_params c)
 {

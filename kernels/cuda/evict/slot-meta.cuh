@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/slot-meta.cuh - slot metadata (position, score) of entries, for a block that handles one kv head
- * of a sequence. An entry is a token's slot or a page.
+ * kernels/cuda/evict/slot-meta.cuh - access to slot metadata (position and score of each entry), for a block that
+ * handles one kv head of a sequence. An entry is a token's slot or a page.
  *
- * Metadata is 8 bytes per entry, and access to it is bound by memory bandwidth: a thread takes two entries at a time,
- * and has several such pairs in flight. Entry u always belongs to the same thread, so one pass may read without a
- * barrier what the previous one wrote. A kv head's part of a page has an even number of entries of each set, 16-byte
- * aligned.
+ * Metadata is 8 bytes per entry, and access to it is bound by memory bandwidth: a thread loads two entries at a time,
+ * and has several such pairs in flight. Entry u always belongs to the same thread, so a pass over the entries may read
+ * without a barrier what the previous pass wrote. A kv head's part of a page has an even number of entries of each set,
+ * 16-byte aligned.
  */
 #ifndef SKV_CUDA_EVICT_SLOT_META_CUH
 #define SKV_CUDA_EVICT_SLOT_META_CUH
@@ -16,8 +16,8 @@
 
 struct meta_table {
 	uint8_t *pool;
-	size_t page_bytes, part; /* part: a kv head's bytes of a page */
-	uint32_t table, each;    /* number of the layer's table of metadata; entries per page */
+	size_t page_bytes, part; /* part: bytes of a page for each kv head */
+	uint32_t table, each;    /* number of the layer's table of metadata; number of entries per page */
 };
 
 static inline struct meta_table meta_table_of(const struct skv_shape *sh)
@@ -45,19 +45,19 @@ DEVICE bool is_retained(uint32_t pos)
 	return !(pos & SKV_SLOT_EVICTED);
 }
 
-/* The sign bit of an entry's score marks it as inactive, also for -0. */
+/* Is an entry inactive? The sign bit of its score, also of -0, marks it as inactive. */
 DEVICE bool is_inactive(float value)
 {
 	return __float_as_uint(value) >> 31;
 }
 
-/* Entries that `slots` slots make. */
+/* Returns the number of entries that `slots` slots make, with `unit` tokens in an entry. */
 DEVICE uint32_t entries_of(uint32_t unit, uint32_t slots)
 {
 	return unit == 1 ? slots : skv_pages_of(slots);
 }
 
-/* Metadata of two entries, the unit of loads and stores. */
+/* Metadata of two neighbouring entries, which are loaded and stored together. */
 struct meta_pair {
 	uint32_t pos[2];
 	float value[2];
@@ -75,14 +75,15 @@ DEVICE void store_pair(struct skv_slot_meta *at, const struct meta_pair *p)
 }
 
 /*
- * Calls use(u, pair) for the pairs of entries [from, end), `from` even, distributed over a block of `threads` threads.
- * Entries from `have` on are free, whatever is stored. If `end` is odd, the last pair includes one entry more.
+ * Calls use(u, pair) for the pairs of entries u and u + 1 in [from, end), distributed over a block of `threads`
+ * threads; `from` is even. Entries from `have` on are free, whatever their stored metadata is. If `end` is odd, the
+ * last pair also includes entry `end`.
  */
 template <int threads, class F>
 DEVICE void for_each_pair(const struct meta_table *n, const struct skv_kseq *s, uint32_t h, uint32_t set,
                           uint32_t from, uint32_t have, uint32_t end, F use)
 {
-	constexpr int deep = 4; /* loads in flight */
+	constexpr int deep = 4; /* number of loads in flight */
 	for (uint32_t first = from + 2 * threadIdx.x; first < end; first += deep * 2 * threads) {
 		struct meta_pair p[deep];
 #pragma unroll

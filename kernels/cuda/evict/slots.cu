@@ -1,38 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/slots.cu - allocation of KV slots for a step's tokens, and metadata carried from step to step.
+ * kernels/cuda/evict/slots.cu - allocates KV slots for a step's tokens, and carries slot metadata from step to step.
  *
- * A block takes one kv head of a sequence. Usually no entry is retained beyond those of `len`, and one of these is free
- * or the last one is new. Then one pass carries the metadata over and finds the free entry. Only after more than one
- * eviction, as after a prompt, are targets and sources listed in ascending order and rows copied.
+ * A block takes one kv head of a sequence. Usually no entry is retained beyond the first `len` slots, and among these
+ * slots one entry is free, or the last one is new. Then one pass copies the metadata to the step's set and finds the
+ * free entry. Only after more than one eviction, as after a prompt, are free entries and the retained entries beyond
+ * `len` listed in ascending order, and rows copied.
  */
 #include <cub/block/block_scan.cuh>
 #include "kernels/cuda/evict/slot-meta.cuh"
 
 #define THREADS 512
-#define TILE (2 * THREADS) /* entries that are listed at a time */
-#define PIECE 16u          /* bytes that a thread copies at a time */
+#define TILE (2 * THREADS) /* number of entries that are listed at a time */
+#define PIECE 16u          /* number of bytes that a thread copies at a time */
 
 struct slot_params {
 	const struct skv_kseq *seq;
 	struct meta_table meta;
 	uint32_t unit;
-	uint32_t *slot;   /* [seq][kv head] */
-	uint32_t *target; /* [seq][kv head][stride] */
+	uint32_t *slot;   /* [seq][kv head] slot of the new token */
+	uint32_t *target; /* [seq][kv head][stride] free entries that others are moved to */
 	uint32_t stride;
 	uint32_t heads, layer, state;
-	uint32_t row, scale; /* bytes of a token's K row, and of its scale: 0 unless pages are fp8 */
+	uint32_t row, scale; /* bytes of a token's K row, and bytes of its scale: 0 unless pages are fp8 */
 };
 
 /* ---- copies ---------------------------------------------------------------------------------- */
 
-/* K rows of an entry, in the order of the page. V rows follow at a distance of all K rows of the page. */
+/* Location of an entry's K rows in its page. V rows follow at a distance of all K rows of the page. */
 struct page_rows {
-	uint8_t *page; /* NULL: not resident */
+	uint8_t *page; /* NULL: the page is not resident */
 	uint32_t first;
 };
 
-/* The rows of entry u of `unit` tokens, for kv head h in a layer's table. */
+/* Returns the K rows of entry u, of `unit` tokens, for kv head h in table number `table` of the layer. */
 DEVICE struct page_rows rows_at(const struct slot_params *c, const struct skv_kseq *s, uint32_t table, uint32_t unit,
                                 uint32_t h, uint32_t u)
 {
@@ -41,11 +42,11 @@ DEVICE struct page_rows rows_at(const struct slot_params *c, const struct skv_ks
 	return {skv_pte_resident(page) ? c->meta.pool + skv_pte_id(page) * c->meta.page_bytes : NULL, first};
 }
 
-/* Copies the scales of the rows of n entries, from[] to to[]. */
+/* Copies the fp8 scales of the rows of n entries, from entries from[] to entries to[]. */
 __device__ static void copy_scales(const struct slot_params *c, const struct skv_kseq *s, uint32_t table, uint32_t unit,
                                    uint32_t h, const uint32_t *from, const uint32_t *to, uint32_t n)
 {
-	const uint32_t rows = c->heads * SKV_PAGE_TOKENS; /* K rows of a page */
+	const uint32_t rows = c->heads * SKV_PAGE_TOKENS; /* number of K rows of a page */
 
 	for (uint32_t e = threadIdx.x; e < n * 2 * unit; e += THREADS) {
 		const uint32_t k = e / (2 * unit), x = e % (2 * unit);
@@ -57,11 +58,11 @@ __device__ static void copy_scales(const struct slot_params *c, const struct skv
 	}
 }
 
-/* Copies the rows of n entries, from[] to to[]. */
+/* Copies the K and V rows of n entries, from entries from[] to entries to[]. */
 __device__ static void copy_rows(const struct slot_params *c, const struct skv_kseq *s, uint32_t table, uint32_t unit,
                                  uint32_t h, const uint32_t *from, const uint32_t *to, uint32_t n)
 {
-	constexpr int deep = 4; /* loads in flight */
+	constexpr int deep = 4; /* number of loads in flight */
 	const uint32_t half = unit * c->row / PIECE, pieces = 2 * half; /* K, then V */
 	const size_t v = (size_t)c->heads * SKV_PAGE_TOKENS * c->row;
 
@@ -91,7 +92,7 @@ __device__ static void copy_rows(const struct slot_params *c, const struct skv_k
 		copy_scales(c, s, table, unit, h, from, to, n);
 }
 
-/* Copies n entries. For pages it also copies their bounds, one row of a state page each. */
+/* Copies n entries. Entries that are pages have page bounds, one row of a state page each, which are copied, too. */
 __device__ static void copy_entries(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
                                     const uint32_t *from, const uint32_t *to, uint32_t n)
 {
@@ -100,7 +101,7 @@ __device__ static void copy_entries(const struct slot_params *c, const struct sk
 		copy_rows(c, s, c->state, 1, h, from, to, n);
 }
 
-/* The entry of the largest position has the largest key. */
+/* Returns a key that orders entries by position: the entry of the largest position has the largest key. */
 DEVICE unsigned long long latest_key(uint32_t pos, uint32_t u)
 {
 	return (unsigned long long)pos << 32 | u;
@@ -109,10 +110,10 @@ DEVICE unsigned long long latest_key(uint32_t pos, uint32_t u)
 /* ---- entries beyond the end -------------------------------------------------------------------- */
 
 /*
- * Visits the entries of [from, end), ascending, that are retained as of the last commit, or (`retained` false) those
- * that are not. Calls use(before, k, u, meta) in the thread that has entry u, number k of its tile after `before`
- * entries of earlier tiles; and then(before, n) in all threads after a tile of n entries. Returns the number of
- * entries.
+ * Visits the entries of [from, end), ascending, that are retained as of the last commit, or, if `retained` is false,
+ * those that are not retained. Calls use(before, k, u, meta) in the thread that has entry u, which is number k of its
+ * tile; earlier tiles have `before` visited entries. Calls then(before, n) in all threads after a tile with n visited
+ * entries. Returns the number of visited entries.
  */
 template <class Use, class Then>
 __device__ static uint32_t for_each_in_order(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
@@ -144,8 +145,8 @@ __device__ static uint32_t for_each_in_order(const struct slot_params *c, const 
 }
 
 /*
- * Moves retained entries beyond those of `len` to free ones among them. *found: the last free entry, which stays free;
- * or, if no page begins, the entry of the largest position.
+ * Moves retained entries beyond the first `len` slots to free entries among these. Sets *found to the last free entry,
+ * which stays free; or, if no page begins, to the key of the entry of the largest position.
  */
 __device__ static void fill_free_entries(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
                                          bool begins_page, unsigned long long *found)
@@ -175,8 +176,8 @@ __device__ static void fill_free_entries(const struct slot_params *c, const stru
 /* ---- alloc_slots ----------------------------------------------------------------------------- */
 
 /*
- * Copies retained entries' metadata to the step's set. *found, 0 before: a free entry if a token or page begins, else
- * the entry of the largest position. It is visible to all threads on return.
+ * Copies the metadata of retained entries to the step's set. *found is 0 before. Sets *found to a free entry if a token
+ * or page begins, else to the key of the entry of the largest position. *found is visible to all threads on return.
  */
 __device__ static void carry_metadata(const struct slot_params *c, const struct skv_kseq *s, uint32_t h,
                                       bool begins_page, unsigned long long *found)
@@ -204,7 +205,7 @@ __device__ static void carry_metadata(const struct slot_params *c, const struct 
 	__syncthreads();
 }
 
-/* Grid: kv heads, sequences. */
+/* Carries metadata over and finds the new token's slot. The grid is kv heads (x) by sequences (y). */
 __global__ void __launch_bounds__(THREADS, 2) alloc_slots_kernel(const __grid_constant__ struct slot_params c)
 {
 	__shared__ unsigned long long found;
@@ -258,7 +259,10 @@ void skv_cuda_alloc_slots(const struct skv_shape *sh, const struct skv_batch *b,
 
 /* ---- move_partial_page ----------------------------------------------------------------------- */
 
-/* Grid: kv heads, sequences. */
+/*
+ * Copies the last page and the partial page of a kv head to the two entries after those of `len`, and marks the
+ * originals as free; the next alloc_slots() moves them back in order. The grid is kv heads (x) by sequences (y).
+ */
 __global__ void __launch_bounds__(THREADS, 2)
 move_partial_page_kernel(const __grid_constant__ struct slot_params c)
 {
@@ -297,7 +301,10 @@ void skv_cuda_move_partial_page(const struct skv_shape *sh, const struct skv_bat
 
 /* ---- slots in order -------------------------------------------------------------------------- */
 
-/* Grid: kv heads, sequences. */
+/*
+ * Makes all entries active, and makes metadata for a prompt's tokens, whose slots ascend. The grid is kv heads (x) by
+ * sequences (y).
+ */
 __global__ void __launch_bounds__(THREADS, 2)
 alloc_prompt_slots_kernel(const __grid_constant__ struct slot_params c)
 {
@@ -305,12 +312,12 @@ alloc_prompt_slots_kernel(const __grid_constant__ struct slot_params c)
 	const uint32_t h = blockIdx.x, units = entries_of(c.unit, s->len);
 	const uint32_t before = entries_of(c.unit, s->len - s->n_q);
 	const uint32_t end = c.unit == 1 ? skv_pages_of(s->len) * SKV_PAGE_TOKENS : units;
-	const uint32_t ahead = (s->n_tokens - s->len) / c.unit; /* an entry's position minus its number */
+	const uint32_t ahead = (s->n_tokens - s->len) / c.unit; /* an entry's position minus its index */
 
 	for_each_pair<THREADS>(&c.meta, s, h, !s->set, 0, before, end, [=](uint32_t u, struct meta_pair p) {
 #pragma unroll
 		for (int x = 0; x < 2; x++) {
-			p.value[x] = fabsf(p.value[x]); /* active */
+			p.value[x] = fabsf(p.value[x]); /* makes the entry active */
 			if (u + x >= before) {
 				p.pos[x] = u + x < units ? u + x + ahead : SKV_SLOT_FREE;
 				p.value[x] = 0;
@@ -331,7 +338,10 @@ void skv_cuda_alloc_prompt_slots(const struct skv_shape *sh, const struct skv_ba
 		launch_grid(alloc_prompt_slots_kernel, dim3(c.heads, b->n), THREADS, 0, stream_of(work), c);
 }
 
-/* Grid: kv heads, sequences. */
+/*
+ * Makes the metadata of a sequence that has none: entry u has position u, or is free if its page is not resident. The
+ * grid is kv heads (x) by sequences (y).
+ */
 __global__ void __launch_bounds__(THREADS, 2)
 init_slot_meta_kernel(const __grid_constant__ struct slot_params c)
 {

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/evict/touch-pages.cu - which pages matter (RaaS), and which ones a layer attends to, for layers whose kv
- * heads each retain their own pages.
+ * kernels/cuda/evict/touch-pages.cu - marks the pages that matter in a step (RaaS) and lists the pages that a layer
+ * attends to, for layers whose kv heads each retain their own pages.
  *
- * A block takes one kv head of a sequence: there are few pages, a sixteenth of the tokens. A page's weight is the mean
- * over the GQA group of the softmax of its scores.
+ * A block takes one kv head of a sequence: there are few pages, a sixteenth of the number of tokens. A page's weight is
+ * the softmax of its scores, averaged over the GQA group.
  */
 #include <math.h>
 #include "kernels/cuda/evict/slot-meta.cuh"
@@ -20,23 +20,23 @@ struct touch_params {
 	const struct skv_kseq *seq;
 	struct meta_table meta;
 	struct skv_touch_rule touch;
-	const float *page;     /* [seq][q head][page_stride] */
-	float *weight;         /* [seq][kv head][weight_stride] */
-	uint32_t *ids, *count; /* [seq][kv head] of `stride` elements */
+	const float *page;     /* [seq][q head][page_stride] scores of pages */
+	float *weight;         /* [seq][kv head][weight_stride] weights of pages */
+	uint32_t *ids, *count; /* ids: [seq][kv head][stride]; count: [seq][kv head] */
 	uint32_t page_stride, weight_stride, stride;
-	uint32_t heads, group; /* kv heads; q heads of each */
+	uint32_t heads, group; /* number of kv heads; number of q heads of each */
 };
 
 struct head_item {
 	const struct skv_kseq *s;
-	const float *score; /* scores of the group's first q head */
-	float *weight;      /* a thread reads only what it wrote: pages threadIdx.x + k THREADS */
-	uint32_t h, n;      /* kv head; its pages */
-	uint32_t filling;   /* the partial page, which has the largest position */
-	uint32_t pinned;    /* pages of lower positions compete for being listed; 0: all are listed */
+	const float *score; /* scores of pages for the first q head of the GQA group */
+	float *weight;      /* weights of pages; a thread reads only those it wrote: threadIdx.x + k THREADS */
+	uint32_t h, n;      /* index of the kv head; number of its pages */
+	uint32_t filling;   /* index of the partial page, which has the largest position */
+	uint32_t pinned;    /* pages at positions below this compete for being listed; 0: all pages are listed */
 };
 
-/* Computes log2 of the denominator of each q head's softmax: lse[group]. */
+/* Computes lse[group], log2 of the softmax denominator of each q head over the pages. */
 __device__ static void log_denominators(const struct touch_params *c, const struct head_item *j, float scale,
                                         float *lse)
 {
@@ -58,7 +58,7 @@ __device__ static void log_denominators(const struct touch_params *c, const stru
 	__syncthreads();
 }
 
-/* Computes the pages' weights, which are means over the group, and finds the partial page. */
+/* Computes the weights of pages, as means over the GQA group, and finds the partial page. */
 __device__ static void page_weights(const struct touch_params *c, struct head_item *j)
 {
 	__shared__ float lse[SKV_MAX_HEADS];
@@ -86,7 +86,7 @@ __device__ static void page_weights(const struct touch_params *c, struct head_it
 	j->filling = (uint32_t)latest;
 }
 
-/* Calls use(page, its metadata, its weight) for each page. */
+/* Calls use(page, its metadata, its weight) for each page of the block's kv head. */
 template <class F> DEVICE void for_each_page(const struct touch_params *c, const struct head_item *j, F use)
 {
 #pragma unroll 2
@@ -94,7 +94,7 @@ template <class F> DEVICE void for_each_page(const struct touch_params *c, const
 		use(u, meta_at(&c->meta, j->s, j->h, j->s->set, u), j->weight[u]);
 }
 
-/* The key that the best `want` of the eligible pages reach by weight. */
+/* Returns the lowest key among the `want` eligible pages of the largest weights. */
 template <class F>
 __device__ static uint64_t best(const struct touch_params *c, const struct head_item *j, struct topk_smem *smem,
                                 uint32_t want, F eligible)
@@ -107,7 +107,10 @@ __device__ static uint64_t best(const struct touch_params *c, const struct head_
 	});
 }
 
-/* Sets the scores of pages that matter, and of a page that begins with this token, to the sequence's length. */
+/*
+ * Sets the scores of pages that matter to the sequence's length, and likewise the score of the partial page if this
+ * step's token is its first.
+ */
 __device__ static void touch(const struct touch_params *c, const struct head_item *j, struct topk_smem *smem)
 {
 	const struct skv_budget share = {.share = c->touch.ratio};
@@ -123,7 +126,7 @@ __device__ static void touch(const struct touch_params *c, const struct head_ite
 	});
 }
 
-/* Lists all pages to attend to, ascending, with the partial one last. */
+/* Lists the pages that the layer attends to, ascending, except that the partial page is last. */
 __device__ static void list_pages(const struct touch_params *c, const struct head_item *j, struct topk_smem *smem)
 {
 	const size_t row = (size_t)blockIdx.y * c->heads + j->h;
@@ -158,7 +161,7 @@ __device__ static void list_pages(const struct touch_params *c, const struct hea
 	}
 }
 
-/* Grid: kv heads, sequences. */
+/* Touches and lists the pages of a kv head. The grid is kv heads (x) by sequences (y). */
 __global__ void __launch_bounds__(THREADS, 4) touch_pages_kernel(const __grid_constant__ struct touch_params c)
 {
 	__shared__ struct topk_smem smem;

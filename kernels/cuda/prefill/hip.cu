@@ -1,34 +1,36 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/hip.cu - HiP's lists of tiles: the best chunks of tokens, selected in stages.
+ * kernels/cuda/prefill/hip.cu - makes HiP's lists of tiles: the best chunks of tokens for each tile of rows, selected
+ * in stages.
  *
- * The token that represents a chunk depends on the query row, and HiP reads few tokens of a chunk to find it. But
- * tensor cores compute the scores of all tokens in less time than it takes to gather those few. So one pass scores all
- * chunks of all three sizes, and the stages are only top-k selections (topk.cuh).
+ * The token that represents a chunk depends on the query row, and HiP reads few tokens of a chunk to find the token.
+ * But tensor cores compute the scores of all tokens in less time than it takes to gather those few. So one pass scores
+ * all chunks of all three sizes, and the stages are only top-k selections (topk.cuh).
  */
 #include <string.h>
 #include "kernels/cuda/select/topk.cuh"
 #include "kernels/cuda/prefill/weights.cuh"
 
 #define SELECT_THREADS 256
-#define WIDTH 66    /* floats of a row of scores: few bank conflicts between threads that each walk through a row */
-#define CHUNK 64u   /* tokens of the first stage's chunks: a tile of keys */
-#define HALVES 2u   /* halves of a chunk, in the second stage */
-#define EIGHTHS 8u  /* eighths of a chunk, in the third stage */
+#define WIDTH 66    /* floats of a row of scores: threads that each walk through a row have few bank conflicts */
+#define CHUNK 64u   /* tokens of a chunk in the first stage: a tile of keys */
+#define HALVES 2u   /* halves of a chunk, which the second stage selects */
+#define EIGHTHS 8u  /* eighths of a chunk, which the third stage selects */
 #define CHUNK_SCORES (1 + HALVES + EIGHTHS)
 
 struct hip_params : tile_params {
 	uint32_t keep[SKV_HIP_STAGES];
-	uint32_t chunks;                 /* chunks of a row, a multiple of 4 */
-	float *score;                    /* [item of the band][row]: [chunks], [chunks][HALVES], [chunks][EIGHTHS] */
+	uint32_t chunks;                 /* number of chunks of a row, a multiple of 4 */
+	/* Scores of a row: [item of the band][row] of [chunks], then [chunks][HALVES], then [chunks][EIGHTHS]. */
+	float *score;
 	uint32_t *keys;                  /* [item of the band][row][key_words], if keys do not fit in shared memory */
-	uint32_t key_words;              /* words: keys of a stage, and selections of the first two stages */
-	uint32_t first_most, units_most; /* max selected in the first stage; max keys of a stage */
+	uint32_t key_words;              /* words of `keys` for a row: keys of a stage, and selections of two stages */
+	uint32_t first_most, units_most; /* max selected chunks of the first stage; max keys of a stage */
 };
 
 /*
- * The score of the token that represents `size` tokens: beginning with the first token, the search always takes the
- * better half.
+ * Returns the score of the token that represents `size` tokens: a binary search from the first token always takes the
+ * half whose first token has the larger score.
  */
 DEVICE float representative_score(const float *w, uint32_t size)
 {
@@ -43,7 +45,7 @@ DEVICE float representative_score(const float *w, uint32_t size)
 	return best;
 }
 
-/* Grid: blocks of the band's items, runs of keys. */
+/* Computes the scores of chunks, halves and eighths. The grid is blocks of the band's items (x) by runs of keys (y). */
 template <class T, int D>
 __global__ void __launch_bounds__(THREADS) chunk_scores_kernel(const __grid_constant__ struct hip_params c)
 {
@@ -78,8 +80,8 @@ __global__ void __launch_bounds__(THREADS) chunk_scores_kernel(const __grid_cons
 typedef team<SELECT_THREADS, 0, 0> whole;
 
 /*
- * Selects the best `want` of n candidates by score(u). Returns how many there are; all threads may read them
- * afterwards.
+ * Selects the best `want` of n candidates, by score(u), and writes them to ids[]. Returns their number; all threads may
+ * read ids[] afterwards.
  */
 template <class F>
 DEVICE uint32_t stage(struct topk_smem *smem, uint32_t *key, uint32_t n, uint32_t want, uint32_t *ids, F score)
@@ -98,7 +100,7 @@ DEVICE uint32_t stage(struct topk_smem *smem, uint32_t *key, uint32_t n, uint32_
 	return count;
 }
 
-/* Grid: rows of an item, the band's items. */
+/* Selects a row's chunks in three stages. The grid is rows of an item (x) by the band's items (y). */
 __global__ void __launch_bounds__(SELECT_THREADS) hip_select_kernel(const __grid_constant__ struct hip_params c)
 {
 	SHARED_MEMORY(uint4, shared_keys, 16);
@@ -124,7 +126,7 @@ __global__ void __launch_bounds__(SELECT_THREADS) hip_select_kernel(const __grid
 	n = stage(&smem, key, HALVES * n, c.keep[1] / (CHUNK / HALVES), part, [&](uint32_t u) {
 		return of_half[HALVES * (skip + chunk[u / HALVES]) + u % HALVES];
 	});
-	/* Halves, numbered from the sequence's beginning. */
+	/* part[] becomes the selected halves of chunks, numbered from the sequence's beginning. */
 	for (uint32_t x = threadIdx.x; x < n; x += SELECT_THREADS)
 		part[x] = HALVES * (skip + chunk[part[x] / HALVES]) + part[x] % HALVES;
 	__syncthreads();
@@ -152,8 +154,8 @@ cudaError_t skv_cuda_hip_init(void)
 }
 
 /*
- * Sets the parameters that follow from bounds and from how many tokens the stages keep. Returns an item's bytes of
- * workspace.
+ * Sets the parameters that follow from the bounds of a batch and from the numbers of tokens that the stages keep.
+ * Returns the bytes of workspace of an item.
  */
 static size_t init_hip_params(struct hip_params *c, const struct skv_shape *sh, const struct skv_batch *b,
                               const struct skv_sparse *sp, const uint32_t keep[SKV_HIP_STAGES])
@@ -195,7 +197,7 @@ void skv_cuda_hip_lists(const struct skv_shape *sh, const struct skv_batch *b, c
 	struct hip_params c = {};
 
 	init_weights_params(&c, sh, b, q, sp);
-	c.call.scale = {1, 0}; /* a softcap keeps their order, so it is left out; unscaled, exact scores stay exact */
+	c.call.scale = {1, 0}; /* scores stay exact without scale; a softcap would keep their order */
 	c.ret = *ret;
 	const size_t bytes = init_hip_params(&c, sh, b, sp, keep), smem = c.key_words * sizeof(uint32_t);
 	const uint32_t items = n_items_of(&c, sh, b), band = band_size(items, bytes);

@@ -1,27 +1,27 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/kascade.cu - Kascade's lists of tiles: the top-k tokens before a tile by the weights of its
- * first row.
+ * kernels/cuda/prefill/kascade.cu - makes Kascade's lists of tiles: the top-k tokens before a tile by the attention
+ * weights of the tile's first row.
  *
- * A work item has as many tiles as make 64 rows, one for each tile and q head of the group. With the denominators of
- * the rows' softmax (weights.cuh), a second pass over the keys computes weights and their sums over the GQA group.
- * Top-k (topk.cuh) selects by these sums.
+ * A work item has as many tiles as make 64 rows, one row for each tile and q head of the GQA group. With the
+ * denominators of the rows' softmax (weights.cuh), a second pass over the keys computes weights and their sums over the
+ * GQA group. Top-k (topk.cuh) selects tokens by these sums.
  */
 #include "kernels/cuda/select/topk.cuh"
 #include "kernels/cuda/prefill/weights.cuh"
 
 #define SELECT_THREADS 1024
-#define WIDTH 72 /* floats of a row of weights: the pairs that a warp writes lie in different banks */
+#define WIDTH 72 /* floats of a row of weights: pairs that a warp writes are in different banks */
 
 struct kascade_params : tile_params {
 	struct skv_budget top;
 	uint32_t floor;
-	float *weight; /* [item of the band][tile of it][stride]: sums over the group */
+	float *weight; /* [item of the band][tile of the item][stride]: sums of weights over the GQA group */
 	uint32_t stride;
 	bool shared; /* keys are in shared memory */
 };
 
-/* Grid: the band's items, runs of keys. */
+/* Adds up the weights of each tile's row over the GQA group. The grid is the band's items (x) by runs of keys (y). */
 template <class T, int D>
 __global__ void __launch_bounds__(THREADS)
 reduce_weights_kernel(const __grid_constant__ struct kascade_params c)
@@ -46,9 +46,7 @@ reduce_weights_kernel(const __grid_constant__ struct kascade_params c)
 			store_tile<WIDTH>(s, w);
 			__syncthreads();
 			for (uint32_t x = threadIdx.x; x < c.each * TILE; x += THREADS) {
-				/*
-				 * The tile's heads in this block. There are several blocks only if an item is one tile.
-				 */
+				/* The tile's heads in this block. An item has several blocks only if it is one tile. */
 				const uint32_t first = c.blocks > 1 ? 0 : x / TILE * group;
 				const uint32_t heads = c.blocks > 1 ? min(group - block * ROWS,
 				                                          (uint32_t)ROWS) : group;
@@ -62,7 +60,7 @@ reduce_weights_kernel(const __grid_constant__ struct kascade_params c)
 	}
 }
 
-/* Grid: tiles of an item, the band's items. */
+/* Selects the top-k tokens of a tile. The grid is tiles of an item (x) by the band's items (y). */
 __global__ void __launch_bounds__(SELECT_THREADS)
 kascade_select_kernel(const __grid_constant__ struct kascade_params c)
 {
@@ -70,7 +68,7 @@ kascade_select_kernel(const __grid_constant__ struct kascade_params c)
 	__shared__ struct topk_smem smem;
 	typedef team<SELECT_THREADS, 0, 0> all;
 	float *const score = c.weight + (size_t)(blockIdx.y * c.each + blockIdx.x) * c.stride;
-	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else in place of scores */
+	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else keys replace scores */
 	struct rows_item j;
 
 	c.item(blockIdx.y, &j);
@@ -109,7 +107,7 @@ cudaError_t skv_cuda_kascade_init(void)
 	return e ? e : cudaFuncSetAttribute(kascade_select_kernel, most, KEY_BYTES);
 }
 
-/* Work items of a call; and an item's bytes of workspace. */
+/* n_items_of(): number of work items of a call. item_bytes(): bytes of workspace of an item. */
 static uint32_t n_items_of(const struct tile_params *c, const struct skv_shape *sh, const struct skv_batch *b)
 {
 	return b->n * c->most * sh->n_kv_heads;

@@ -1,22 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/minference.cu - MInference's lists of tiles (vertical-slash): for a segment, the top-k columns
- * (tokens) and diagonals (distances) by the weights of its first rows.
+ * kernels/cuda/prefill/minference.cu - makes MInference's lists of tiles (vertical-slash): for a segment of a prompt,
+ * the top-k columns (tokens) and diagonals (distances) by the attention weights of the segment's first rows.
  *
- * A work item is a segment's first 64 rows for one q head. With the denominators of their softmax (weights.cuh), a
+ * A work item is a segment's first 64 rows for one q head. With the denominators of the rows' softmax (weights.cuh), a
  * second pass over the keys adds up weights by columns and by diagonals, row after row, so that equal weights have
  * equal sums. A diagonal lies in two tiles of keys: a block takes a run of tiles in order, and also processes the tile
  * before the run.
  *
- * A selected distance leads from a tile to one or two blocks of 64 tokens, which are the same number of blocks before
- * any tile. So the selection is a bit set of distances in blocks, for all tiles of a segment.
+ * A selected distance leads from a tile of rows to one or two blocks of 64 tokens, which are the same number of blocks
+ * before any tile of rows. So the selection is a bit set of distances in blocks, for all tiles of a segment.
  */
 #include "kernels/cuda/select/topk.cuh"
 #include "kernels/cuda/prefill/weights.cuh"
 
 #define SELECT_THREADS 1024
 #define LIST_WARPS 4u
-#define WIDTH 72 /* floats of a row of weights: the pairs that a warp writes lie in different banks */
+#define WIDTH 72 /* floats of a row of weights: pairs that a warp writes are in different banks */
 
 static_assert(SKV_MINFERENCE_ROWS == ROWS && ROWS == TILE && THREADS == 2 * TILE,
               "a thread has a column or a diagonal");
@@ -25,18 +25,19 @@ enum { COLUMNS, DIAGONALS };
 
 struct minference_params : weights_params {
 	struct skv_tile_lists lists, extra;
-	uint32_t most[2]; /* max columns, and max diagonals, that are selected */
-	uint32_t segments; /* max segments of a sequence */
+	uint32_t most[2]; /* max selected columns, and max selected diagonals */
+	uint32_t segments; /* max number of segments of a sequence */
 	uint32_t stride, words;
-	float *sum;       /* [item of the band][2][stride] */
+	float *sum;       /* [item of the band][2][stride] sums of weights by columns, and by diagonals */
 	uint32_t *chosen; /* [item of the band]: [most[0]] columns, [most[1]] diagonals */
-	uint32_t *count;  /* [item of the band]: selected columns */
-	uint32_t *near;   /* [item of the band][words]: bit k: the k-th block before a tile is selected */
+	uint32_t *count;  /* [item of the band]: number of selected columns */
+	/* [item of the band][words]: bit k is set if the k-th block before a tile is selected. */
+	uint32_t *near;
 	bool shared;      /* keys are in shared memory */
 
 	/*
-	 * An item's segment, and where it begins: j->first is its first row, j->skip the multiple of the segment's
-	 * length.
+	 * Sets *j to an item's segment: j->first is the segment's first row, j->skip the multiple of the segment's
+	 * length at which the segment begins.
 	 */
 	__device__ void item(uint32_t nth, struct rows_item *j) const
 	{
@@ -46,21 +47,27 @@ struct minference_params : weights_params {
 		j->table = j->s->table + (size_t)call.layer * j->s->layer_stride;
 		j->skip = ((j->s->len - j->s->n_q) / sp.segment + number % segments) * sp.segment;
 		j->first = skv_first_row(j->s, j->skip, sp.segment);
-		/* Lists need the last of the segment's first rows. They are for that row and those after it. */
+		/*
+		 * Lists are needed only if the call has the last of the segment's first 64 rows, for that row and the
+		 * rows after it.
+		 */
 		j->end = min(j->s->len, j->skip + sp.segment) >= j->first + ROWS ? j->first + ROWS : 0;
 	}
 	__device__ uint32_t head(uint32_t nth, uint32_t) const
 	{
 		return (first + nth) % call.n_heads;
 	}
-	/* Row r of the block's item. */
+	/* Returns row r of the block's item. */
 	__device__ struct representative row(const struct rows_item *j, uint32_t r) const
 	{
 		return {j->first + r, head(blockIdx.x, r), j->end ? j->first + r + 1 : 0};
 	}
 };
 
-/* Grid: the band's items, runs of keys. */
+/*
+ * Adds up the weights of an item's rows by columns and by diagonals. The grid is the band's items (x) by runs of keys
+ * (y).
+ */
 template <class T, int D>
 __global__ void __launch_bounds__(THREADS)
 column_diagonal_sums_kernel(const __grid_constant__ struct minference_params c)
@@ -69,7 +76,7 @@ column_diagonal_sums_kernel(const __grid_constant__ struct minference_params c)
 	float *const w = (float *)(memory + 2 * TILE * pitch<D>);
 	float *const column = c.sum + (size_t)blockIdx.x * 2 * c.stride, *const diagonal = column + c.stride;
 	const uint32_t mine = threadIdx.x % TILE, first = blockIdx.y * RUN;
-	float before = 0; /* the part of a diagonal in the tile before */
+	float before = 0; /* the diagonal's sum in the previous tile */
 	struct rows<T, D> r;
 	float lse[2];
 	struct rows_item j;
@@ -86,8 +93,8 @@ column_diagonal_sums_kernel(const __grid_constant__ struct minference_params c)
 		__syncthreads();
 		if (threadIdx.x < TILE) {
 			/*
-			 * The distance of row `mine` to this tile's first token. In the next tile the diagonal goes on,
-			 * with a distance of 64 less.
+			 * The distance from row `mine` to this tile's first token. The diagonal continues in the next
+			 * tile, where the distance to the first token is 64 less.
 			 */
 			const uint32_t distance = j.first + mine - tile * TILE;
 			float sum = before;
@@ -98,7 +105,7 @@ column_diagonal_sums_kernel(const __grid_constant__ struct minference_params c)
 				sum += i < mine ? 0 : x;
 				before += i < mine ? x : 0;
 			}
-			if (tile >= first && distance < j.end) /* a distance below 0 wraps to a large number */
+			if (tile >= first && distance < j.end) /* a negative distance wraps to a large number */
 				diagonal[distance] = sum;
 		} else {
 			float sum = 0;
@@ -112,7 +119,7 @@ column_diagonal_sums_kernel(const __grid_constant__ struct minference_params c)
 	for_each_tile_scores<T, D>(&r, &c.call, &j, first ? first - 1 : 0, to, shared_address(memory), add);
 }
 
-/* Sets the bits of the blocks before a tile that a selected distance leads to. */
+/* Sets the bits of the one or two blocks before a tile that a selected distance leads to. */
 DEVICE void add_near_blocks(uint32_t *near, uint32_t distance)
 {
 	const uint32_t k = distance / TILE;
@@ -121,7 +128,7 @@ DEVICE void add_near_blocks(uint32_t *near, uint32_t distance)
 		atomicOr(&near[(k + 1) / 32], 1u << (k + 1) % 32);
 }
 
-/* Grid: columns and diagonals, the band's items. */
+/* Selects columns or diagonals of an item. The grid is columns and diagonals (x) by the band's items (y). */
 __global__ void __launch_bounds__(SELECT_THREADS)
 minference_select_kernel(const __grid_constant__ struct minference_params c)
 {
@@ -129,7 +136,7 @@ minference_select_kernel(const __grid_constant__ struct minference_params c)
 	__shared__ struct topk_smem smem;
 	typedef team<SELECT_THREADS, 0, 0> all;
 	float *const score = c.sum + ((size_t)blockIdx.y * 2 + blockIdx.x) * c.stride;
-	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else in place of scores */
+	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else keys replace scores */
 	uint32_t *const near = c.near + (size_t)blockIdx.y * c.words;
 	uint32_t *const ids = c.chosen + (size_t)blockIdx.y * (c.most[0] + c.most[1]) +
 	                      (blockIdx.x == DIAGONALS ? c.most[0] : 0);
@@ -164,7 +171,7 @@ DEVICE bool is_near_block(const uint32_t *near, uint32_t k)
 	return near[k / 32] >> k % 32 & 1;
 }
 
-/* A warp appends to ids, from ids[*at] on, the `id` of each lane whose `take` is set. */
+/* A warp appends the `id` of each lane whose `take` is set to the list, at ids[*at]. */
 DEVICE void append_selected(bool take, uint32_t id, uint32_t *ids, uint32_t *at)
 {
 	const uint32_t taken = __ballot_sync(~0u, take);
@@ -173,7 +180,10 @@ DEVICE void append_selected(bool take, uint32_t id, uint32_t *ids, uint32_t *at)
 	*at += __popc(taken);
 }
 
-/* Grid: tiles of a segment, one warp each; the band's items. */
+/*
+ * Writes the lists of a segment's tiles, one warp per tile. The grid is groups of LIST_WARPS tiles (x) by the band's
+ * items (y).
+ */
 __global__ void __launch_bounds__(32 * LIST_WARPS)
 minference_lists_kernel(const __grid_constant__ struct minference_params c)
 {
@@ -190,7 +200,7 @@ minference_lists_kernel(const __grid_constant__ struct minference_params c)
 	const size_t list = ((size_t)(j.s - c.call.seq) * c.lists.tiles + tile - call) * c.lists.rows + c.head(blockIdx.y, 0);
 	const size_t extra = ((size_t)(j.s - c.call.seq) * c.extra.tiles + tile - call) * c.extra.rows + c.head(blockIdx.y, 0);
 	uint32_t *unit_ids = c.lists.ids + list * c.lists.stride, *more_ids = c.extra.ids + extra * c.extra.stride;
-	if (tile * TILE + TILE >= j.end && j.end) { /* rows before the last of the dense ones need no list */
+	if (tile * TILE + TILE >= j.end && j.end) { /* rows before the last of the dense rows need no list */
 		for (uint32_t u = lane; u < tile + lane; u += 32)
 			append_selected(u < tile && is_near_block(near, tile - u), u, unit_ids, &units);
 		const uint32_t n = c.count[blockIdx.y];
@@ -221,7 +231,10 @@ cudaError_t skv_cuda_minference_init(void)
 	return e ? e : cudaFuncSetAttribute(minference_select_kernel, most, KEY_BYTES);
 }
 
-/* Sets the parameters that follow from bounds and from how many are selected. Returns an item's bytes of workspace. */
+/*
+ * Sets the parameters that follow from bounds and from the numbers of selected columns and diagonals. Returns an item's
+ * bytes of workspace.
+ */
 static size_t init_minference_params(struct minference_params *c, const struct skv_batch *b,
                                      const struct skv_sparse *sp, uint32_t vertical, uint32_t slash)
 {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/output.cuh - the rows of q that a block has, and where their outputs go. A row is dense, or
- * its output is corrected by the difference, dense - sparse, of its representative row (delta correction).
+ * kernels/cuda/prefill/output.cuh - which rows of q a block has, and how their outputs are stored. A sparse row's
+ * output may be corrected by the difference, dense - sparse, of its representative row (delta correction).
  */
 #ifndef SKV_CUDA_PREFILL_OUTPUT_CUH
 #define SKV_CUDA_PREFILL_OUTPUT_CUH
@@ -10,8 +10,8 @@
 #include "kernels/cuda/runtime/barrier.cuh"
 
 /*
- * A (row, head) pair of the block: its position, clamped if the pair does not exist; its number in the call, row *
- * n_heads + head, 0xffffffff if it does not exist; and where its query begins.
+ * A (row, head) pair of the block. p: the row's position, clamped if the pair does not exist. at: its index in the
+ * call, row * n_heads + head; 0xffffffff if the pair does not exist. q: index of the query's first element in c->q.
  */
 struct pair_row {
 	uint32_t p, at;
@@ -35,16 +35,16 @@ __device__ static struct pair_row pair_row(const struct prefill_params *c, const
 }
 
 /*
- * A thread's part of two rows of a warp's 16: row lane / 4 (y = 0), and the row 8 further (y = 1). Columns 8 a + 2
+ * A thread's part of two of a warp's 16 rows: row lane / 4 (y = 0), and the row 8 after it (y = 1). Columns 8 a + 2
  * (lane % 4) and the next one are o[4 a + 2 y] and o[4 a + 2 y + 1].
  */
 template <int D> struct out_rows {
 	float o[D / 2];
-	float max[2], sum[2]; /* of the weights, without the sink's */
+	float max[2], sum[2]; /* maximum of scores and sum of weights, without the sink's */
 	uint32_t p[2], low[2], at[2];
 };
 
-/* The factor of row y's weighted sum: the inverse of its sum of weights, including the sink's. */
+/* Returns the factor for row y's weighted sum of V: the inverse of its sum of weights, including the sink's. */
 template <int D> DEVICE float row_share(const struct prefill_params *c, const struct out_rows<D> *r, int y)
 {
 	const float *sinks = c->shape.sinks;
@@ -54,22 +54,23 @@ template <int D> DEVICE float row_share(const struct prefill_params *c, const st
 	return sum > 0 ? 1 / sum : 0;
 }
 
-/* Writes row y's log-sum-exp, if it is wanted; four lanes share the row. */
+/* Writes row y's log-sum-exp, if the caller wants it; the first of the four lanes that share the row does so. */
 template <int D> DEVICE void store_lse(const struct prefill_params *c, const struct out_rows<D> *r, int y)
 {
 	if (c->shape.lse && threadIdx.x % 4 == 0)
 		c->shape.lse[r->at[y]] = log_sum(r->max[y], r->sum[y]);
 }
 
-/* Where the output of a pair begins. */
+/* Returns the index in `out` of the first element of a (row, head) pair's output. */
 template <int D> DEVICE size_t output_at(const struct prefill_params *c, uint32_t at)
 {
 	return (size_t)(at / c->n_heads) * c->out_stride + at % c->n_heads * D;
 }
 
 /*
- * Four lanes share a row; each has two of every eight columns. row_block() exchanges eight-column blocks 4 g to 4 g + 3
- * so that lane l gets all of block 4 g + l, for memory accesses of 16 bytes and more.
+ * row_block() gives a lane eight consecutive columns of a row. Four lanes share a row, and each has two of every eight
+ * columns. row_block() exchanges the blocks of eight columns 4 g to 4 g + 3 so that lane l gets all of block 4 g + l,
+ * for memory accesses of 16 bytes and more.
  */
 DEVICE void swap_halves(float2 *a, float2 *b, uint32_t with)
 {
@@ -115,7 +116,7 @@ template <int D> DEVICE float *dense_output_at(const struct prefill_params *c, c
 	return c->dense_outputs + (((size_t)x->i * c->n_representatives + k) * c->n_heads + at % c->n_heads) * D;
 }
 
-/* Where a correction is saved in a set. */
+/* Returns the address of a q head's saved correction in set `set`. */
 template <int D>
 DEVICE float *saved_correction_at(const struct prefill_params *c, const struct work_item *x, uint32_t set,
                                   uint32_t at)
@@ -150,8 +151,8 @@ template <int D> __device__ static void store_dense(const struct prefill_params 
 }
 
 /*
- * The dense outputs of representative rows are in the workspace. Writes them to `out`, replaces them by the
- * corrections, and saves the correction that the first rows of the prompt's next call need.
+ * Completes representative rows, whose dense outputs are in the workspace. Writes the outputs to `out`, replaces them
+ * in the workspace by the corrections, and saves the correction that the first rows of the prompt's next call need.
  */
 template <int D>
 __device__ static void store_representatives(const struct prefill_params *c, const struct work_item *x,
@@ -190,7 +191,7 @@ __device__ static void store_representatives(const struct prefill_params *c, con
 	}
 }
 
-/* The correction of row p: that of its representative row, from this call or an earlier one. */
+/* Returns the correction of row p: that of its representative row, from this call or an earlier one. */
 template <int D> __device__ static const float *correction(const struct prefill_params *c, const struct work_item *x,
                                                            uint32_t p, uint32_t at)
 {

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/cuda/prefill/prefill-sm90.cu - launches of prefill with wgmma. This file is compiled for Hopper alone
- * (cuda.mk). A block takes 128 rows if all q heads of a group share a list, or there is none; else 64.
+ * (cuda.mk). A block takes 128 rows if all q heads of a GQA group share a list or if there are no lists, otherwise 64
+ * rows.
  */
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/prefill/prefill-sm90.cuh"

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/prefill-sm90.cuh - causal attention of many rows with wgmma (sm_90a); see tiles.cuh.
+ * kernels/cuda/prefill/prefill-sm90.cuh - causal attention of many query rows with wgmma (sm_90a); see tiles.cuh.
  *
- * It has the structure of FlashAttention-3, over pages and lists. One warpgroup (the producer) locates tokens and
- * copies K and V, 16 bytes at a time, into pipeline stages in shared memory. The other warpgroups (the consumers) have
- * 64 rows each. While the tensor cores multiply a tile's V, the next tile's scores are already computed and become
+ * The kernel has the structure of FlashAttention-3, over pages and lists. One warpgroup (the producer) locates tokens
+ * and copies K and V, 16 bytes at a time, into pipeline stages in shared memory. The other warpgroups (the consumers)
+ * have 64 rows each. While the tensor cores multiply a tile's V, the next tile's scores are already computed and become
  * weights. K and V have separate barriers, because a tile's V is copied after the next tile's K.
  */
 #ifndef SKV_CUDA_PREFILL_SM90_CUH
@@ -15,7 +15,7 @@
 #include "kernels/cuda/runtime/wgmma.cuh"
 
 #define STAGES 2u
-#define RING 4u /* tiles whose tokens are located in advance */
+#define RING 4u /* number of tiles whose tokens are located in advance */
 
 template <int D, int GROUPS, int N> struct sm90_smem {
 	static constexpr uint32_t matrix_descriptor = D / 64;
@@ -30,13 +30,15 @@ template <int D, int GROUPS, int N> struct sm90_smem {
 /* ---- the producer ---------------------------------------------------------------------------- */
 
 /*
- * Copies K or V of a tile's tokens. From one copy of a thread to the next, neither the swizzled piece nor the bank
- * changes, so only the address is computed. `whole`: all tokens are resident; else the others become zeros.
+ * Begins to copy K or V of a tile's tokens to a stage. From one copy of a thread to its next copy, neither the swizzled
+ * piece nor the bank changes, so only the address is computed. `whole`: all tokens are resident; otherwise zeros are
+ * stored for tokens that are not.
  */
 template <int D, int N>
 __device__ static void copy_rows(const uint8_t *pool, const uint32_t *row, bool whole, uint32_t to, uint32_t full)
 {
-	constexpr uint32_t pieces = D / 8, step = 128 / pieces; /* of tokens: 8 or 16 */
+	/* step: tokens from one copy of a thread to the next, 8 or 16 */
+	constexpr uint32_t pieces = D / 8, step = 128 / pieces;
 	const uint32_t t = threadIdx.x / pieces, p = threadIdx.x % pieces;
 	const uint8_t *from = pool + p * 16;
 	uint32_t r[N / step];
@@ -58,7 +60,7 @@ __device__ static void copy_rows(const uint8_t *pool, const uint32_t *row, bool 
 	asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(full) : "memory");
 }
 
-/* Barrier of the producer's threads. Returns whether x is true in all of them. */
+/* Barrier of the producer's threads. Returns true if x is true in all of them. */
 DEVICE bool producers_all(bool x)
 {
 	uint32_t all;
@@ -102,7 +104,8 @@ __device__ static void produce(const struct prefill_params *c, uint8_t *memory)
 			wait_phase(bar + 8 * (2 * STAGES + stage), n / STAGES % 2 ^ 1);
 			copy_rows<D, N>(c->pool, ring[located].row, whole, base + M::k_at + stage * M::tile,
 			                bar + 8 * stage);
-			if (threadIdx.x == 0) { /* this arrival also makes the located tokens visible */
+			/* This arrival also makes the located tokens visible to the consumers. */
+			if (threadIdx.x == 0) {
 				ring[located].whole = whole;
 				asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar + 8 * stage) : "memory");
 			}
@@ -129,7 +132,7 @@ template <int n> DEVICE void accumulators_ready(float (&d)[n])
 		asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* Loads the queries of a warpgroup. */
+/* Loads the queries of a warpgroup's rows into shared memory. */
 template <bool SPARSE, class T, int D, int GROUPS, int N>
 __device__ static void load_queries(const struct prefill_params *c, const struct work_item *x, uint32_t group,
                                     uint8_t *memory)
@@ -178,8 +181,8 @@ __device__ static void sm90_begin(const struct prefill_params *c, const struct w
 }
 
 /*
- * Applies the softcap to products, and sets them to -infinity for tokens that a row does not attend to or that are not
- * resident.
+ * Applies the softcap to products q·k, and sets them to -infinity for tokens that a row does not attend to or that are
+ * not resident.
  */
 template <int D, int N>
 __device__ static void sm90_mask(const struct prefill_params *c, const struct work_item *x,
@@ -209,8 +212,8 @@ __device__ static void sm90_mask(const struct prefill_params *c, const struct wo
 }
 
 /*
- * Online softmax step for a tile: s becomes weights; maximum and sum are updated. `fix`: the factor of the output so
- * far.
+ * Performs an online softmax step for a tile: s becomes weights; the rows' maximum and sum are updated. Sets fix[] to
+ * the factors by which the output so far must be multiplied.
  */
 template <int D, int N> DEVICE void sm90_softmax_step(const struct prefill_params *c, struct out_rows<D> *r,
                                                       float (&s)[N / 2], float (&fix)[2])
@@ -283,7 +286,7 @@ DEVICE void stage_free(uint32_t at)
 		asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
-/* Attends to all tiles of a work item. The first one is number n of the block's. */
+/* Attends to all tiles of a work item. The item's first tile is number n of the tiles that the block attends to. */
 template <class T, int D, int GROUPS, int N>
 __device__ static void sm90_tiles(const struct prefill_params *c, const struct work_item *x, uint32_t group,
                                   uint32_t n, uint8_t *memory, struct out_rows<D> *r)
@@ -354,7 +357,7 @@ __device__ static void consume(const struct prefill_params *c, uint8_t *memory)
 	struct work_cursor w = begin_cursor(c, &x);
 	uint32_t n = 0;
 
-	if (GROUPS == 2 && group == 1) /* the first warpgroup begins */
+	if (GROUPS == 2 && group == 1) /* lets the first warpgroup begin */
 		asm volatile("bar.arrive 5, 256;" ::: "memory");
 	while (next_item<SPARSE, M::rows, N>(c, &w, &x)) {
 		load_queries<SPARSE, T, D, GROUPS, N>(c, &x, group, memory);
@@ -380,7 +383,7 @@ __global__ void __launch_bounds__(128 * (GROUPS + 1),
 			barrier_init(b + i, 129);                     /* K is full */
 			barrier_init(b + STAGES + i, 128);            /* V is full */
 			barrier_init(b + 2 * STAGES + i, 4 * GROUPS); /* K is free */
-			barrier_init(b + 3 * STAGES + i, 4 * GROUPS);
+			barrier_init(b + 3 * STAGES + i, 4 * GROUPS); /* V is free */
 		}
 		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 	}

@@ -2,16 +2,16 @@
 /*
  * kernels/cuda/prefill/prefill.cu - prefill: causal attention of many query rows, dense and sparse (tiles.cuh).
  *
- * It has the structure of FlashAttention-2, over pages and lists, for any device: a block takes 64 query rows
+ * The kernel has the structure of FlashAttention-2, over pages and lists, for any device: a block takes 64 query rows
  * (rows.cuh), and copies the next tile of K and V while it works on the current one. A row's arithmetic does not
- * involve its neighbours. On Hopper, prefill-sm90.cu has another kernel, for the head dims for which this pays.
+ * involve other rows. On Hopper, prefill-sm90.cu has a faster kernel for 16-bit pages and head dims 64 and 128.
  */
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/device.h"
 #include "kernels/cuda/prefill/output.cuh"
 #include "kernels/cuda/runtime/rows.cuh"
 
-/* Two tiles of K and V. */
+/* Bytes of shared memory: two tiles of K and two of V. */
 template <int D> constexpr int shared_bytes = 4 * TILE * pitch<D>;
 
 template <class T, int D> __device__ static void add_values(struct rows<T, D> *r, uint32_t v_at,
@@ -33,9 +33,9 @@ template <class T, int D> __device__ static void add_values(struct rows<T, D> *r
 }
 
 /*
- * The location of a token's K row: its number among all pages' rows. For fp8, whose pages do not consist of rows alone,
- * and of which there may be more than 2^32, it is the page and the token in it. 0xffffffff if the token is not
- * resident.
+ * Returns the location of a token's K row: the row's index among the rows of all pages; 0xffffffff if the token is not
+ * resident. fp8 pages do not consist of rows alone, and they may have more than 2^32 rows. So for fp8 the location is
+ * the page and the token in it.
  */
 template <class T, int D>
 DEVICE uint32_t locate_token(const struct prefill_params *c, const struct work_item *x, uint32_t token)
@@ -49,13 +49,13 @@ DEVICE uint32_t locate_token(const struct prefill_params *c, const struct work_i
 	}
 }
 
-/* Copies K and V of a tile's tokens. */
+/* Begins to copy the K and V rows of a tile's tokens to shared memory. */
 template <class T, int D>
 __device__ static void copy_located_tile(const struct prefill_params *c, const struct work_item *x,
                                          const struct located_tile<TILE> *located, uint32_t k_at, uint32_t v_at)
 {
 	constexpr uint32_t pieces = D / 8;
-	const uint32_t all = c->shape.n_kv_heads * SKV_PAGE_TOKENS; /* K rows of a page */
+	const uint32_t all = c->shape.n_kv_heads * SKV_PAGE_TOKENS; /* number of K rows of a page */
 	for (uint32_t e = threadIdx.x; e < TILE * pieces; e += THREADS) {
 		const uint32_t t = e / pieces, p = e % pieces, at = located->row[t];
 		const bool resident = at != 0xffffffff;
@@ -70,7 +70,7 @@ __device__ static void copy_located_tile(const struct prefill_params *c, const s
 	}
 }
 
-/* Locates the tokens of tile j, and begins to copy them. */
+/* Locates the tokens of tile j, and begins to copy their K and V rows. */
 template <class T, int D>
 __device__ static void load_prompt_tile(const struct prefill_params *c, const struct work_item *x, uint32_t j,
                                         struct located_tile<TILE> *located, uint32_t at)
@@ -86,7 +86,7 @@ __device__ static void load_prompt_tile(const struct prefill_params *c, const st
 	copy_located_tile<T, D>(c, x, located, at, at + TILE * pitch<D>);
 }
 
-/* Begins with a warp's 16 rows: loads queries, clears sums. */
+/* Begins the work on a warp's 16 rows: loads queries, clears sums. */
 template <bool SPARSE, class T, int D>
 __device__ static void prompt_begin(const struct prefill_params *c, const struct work_item *x, struct rows<T, D> *r,
                                     struct out_rows<D> *o)
@@ -119,7 +119,8 @@ __device__ static void prompt_begin(const struct prefill_params *c, const struct
 }
 
 /*
- * Turns products into scores: scaled, and -infinity for tokens that a row does not attend to or that are not resident.
+ * Turns products q·k into scores: they are scaled, or become -infinity for tokens that a row does not attend to or that
+ * are not resident.
  */
 template <int D>
 __device__ static void prompt_mask(const struct prefill_params *c, const struct work_item *x,
@@ -139,7 +140,7 @@ __device__ static void prompt_mask(const struct prefill_params *c, const struct 
 		}
 }
 
-/* Computes outputs: weighted sums over sums of weights. */
+/* Computes the outputs of a warp's rows: weighted sums divided by sums of weights. */
 template <class T, int D>
 __device__ static void prompt_end(const struct prefill_params *c, const struct rows<T, D> *r, struct out_rows<D> *o)
 {
@@ -308,8 +309,8 @@ void skv_cuda_prefill_dense(const struct skv_shape *sh, const struct skv_batch *
 /* ---- sparse ---------------------------------------------------------------------------------- */
 
 /*
- * Copies the saved correction to the next set, if no row of this call is the representative of the next call's first
- * rows.
+ * Copies the saved correction to the set that this step writes, if this call has no later representative row for the
+ * first rows of the next call.
  */
 __global__ void carry_corrections_kernel(const __grid_constant__ struct prefill_params c)
 {
@@ -326,7 +327,7 @@ __global__ void carry_corrections_kernel(const __grid_constant__ struct prefill_
 		to[d] = from[d];
 }
 
-/* Max representative rows of a call. */
+/* Max number of representative rows of a call. */
 static uint32_t max_representatives(uint32_t max_q, const struct skv_sparse *sp)
 {
 	const uint32_t rows = sp->segment && sp->segment < sp->gamma ? sp->segment : sp->gamma;
@@ -346,8 +347,8 @@ size_t skv_cuda_prefill_sparse_bytes(const struct skv_shape *sh, const struct sk
 }
 
 /*
- * Launches the dense rows: few, but long. How many a prompt's tail has is not known here. There are enough blocks for
- * the usual tail, and they continue until all rows are done.
+ * Launches the dense rows of a sparse prefill: few rows, but long ones. The number of rows of a prompt's tail is known
+ * on the device alone. There are enough blocks for the usual tail, and they continue until all rows are done.
  */
 static void launch_dense_rows(struct prefill_params *c, bool sm90, const struct skv_batch *b, cudaStream_t stream)
 {
@@ -364,7 +365,7 @@ static void launch_sparse_rows(struct prefill_params *c, bool sm90, const struct
 {
 	const struct skv_sparse *sp = &c->sparse;
 	const uint32_t block = sm90 && c->heads == c->group ? 128 : ROWS;
-	uint32_t rows = 1; /* as in rows_per_block() and part_rows() */
+	uint32_t rows = 1; /* as rows_per_block() and part_rows() compute it */
 
 	while (2 * rows * c->heads <= block && 2 * rows <= sp->tile)
 		rows *= 2;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/prefill.h - the kernel with wgmma, for prefill.cu, which chooses between this kernel and its
- * own.
+ * kernels/cuda/prefill/prefill.h - the prefill kernel with wgmma, which prefill.cu launches where it is faster than its
+ * own kernel.
  */
 #ifndef SKV_CUDA_PREFILL_H
 #define SKV_CUDA_PREFILL_H
@@ -10,12 +10,11 @@
 
 struct prefill_params;
 
-/* For the current device, whose compute capability must be 9.0. */
+/* Prepares the kernel for the current device, whose compute capability must be 9.0. */
 cudaError_t skv_cuda_prefill_sm90_init(void);
 
 /*
- * Takes head dims 64 and 128. The caller (skv_cuda_prefill_dense() and the like) makes the grid, since it knows the
- * rows of a block.
+ * Queues the kernel, for head dims 64 and 128. The caller makes the grid, since it knows the number of rows of a block.
  */
 void skv_cuda_prefill_sm90(const struct prefill_params *, dim3 grid, cudaStream_t);
 

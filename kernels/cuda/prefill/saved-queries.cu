@@ -5,7 +5,10 @@
  */
 #include "kernels/cuda/prefill/weights.cuh"
 
-/* Grid: saved rows, sequences. Pieces have 16 bytes; each head has a whole number of them. */
+/*
+ * Copies queries in pieces of 16 bytes; each head has a whole number of pieces. The grid is saved rows (x) by sequences
+ * (y).
+ */
 __global__ void __launch_bounds__(THREADS) save_queries_kernel(const __grid_constant__ struct weights_params c)
 {
 	const struct skv_kseq *s = &c.call.seq[blockIdx.y];

@@ -2,10 +2,11 @@
 /*
  * kernels/cuda/prefill/tiles.cuh - the rows of prompts that a launch computes, and the tokens that they attend to.
  *
- * A row is identified by its token's position. Dense rows are of several kinds, which are counted separately: all rows
- * of a call, those of a prompt's tail, those at the beginning of a segment (probes), representative rows. Other rows
- * lie in tiles at multiples of the tile size, wherever the call begins, and so do tiles of tokens: a row's result
- * depends on its position alone. A tile with no token that a row attends to does not change a bit of the row's result.
+ * A row is identified by its token's position. Dense rows are of several kinds, and the rows of each kind are numbered
+ * separately: all rows of a call, rows of a prompt's tail, rows at the beginning of a segment (probes), representative
+ * rows. Sparse rows lie in tiles at multiples of the tile size, wherever the call begins, and so do tiles of tokens: a
+ * row's result depends on the row's position alone. A tile without any token that a row attends to does not change a
+ * bit of the row's result.
  */
 #ifndef SKV_CUDA_PREFILL_TILES_CUH
 #define SKV_CUDA_PREFILL_TILES_CUH
@@ -14,7 +15,7 @@
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/runtime/softmax.cuh"
 
-/* Kinds of dense rows. A launch may have several. */
+/* Kinds of dense rows. A launch may compute several kinds. */
 enum { ROWS_ALL = 1, ROWS_TAIL = 2, ROWS_PROBES = 4, ROWS_REPRESENTATIVES = 8 };
 
 /* Parameters of a launch. */
@@ -24,32 +25,33 @@ struct prefill_params {
 	size_t page_bytes;
 	const void *q;
 	void *out;
-	uint32_t q_stride, out_stride; /* elements from one row to the next */
+	uint32_t q_stride, out_stride; /* elements from one row to the next, of q and of out */
 	/*
-	 * [seq][n_representatives][n_heads][dim]: the dense outputs of representative rows; then, with delta, their
-	 * corrections.
+	 * [seq][n_representatives][n_heads][dim]: the dense outputs of representative rows; if `delta` is set, they are
+	 * later replaced by corrections.
 	 */
 	float *dense_outputs;
 	uint32_t n_representatives;
 	uint32_t n_heads, group, layer, io_dtype;
-	uint32_t heads; /* q heads of a block: those of a group, or 1 */
-	uint32_t kinds; /* kinds of dense rows; 0: the sparse rows */
+	uint32_t heads; /* q heads of a block: those of a GQA group, or 1 */
+	uint32_t kinds; /* kinds of dense rows that the launch computes; 0: it computes sparse rows */
 	struct score_scale scale;
-	/* The plan of the rows; its lists follow. */
+	/* The plan by which sparse rows attend; its tile lists are copied to the following members. */
 	struct skv_sparse sparse;
-	struct skv_tile_lists lists, extra; /* rows = 0: none */
+	struct skv_tile_lists lists, extra; /* rows = 0: no lists */
 	struct skv_shape shape;
 };
 
-/* The first position of the call. */
+/* Returns the position of the call's first row. */
 DEVICE uint32_t first_of(const struct skv_kseq *s)
 {
 	return s->len - s->n_q;
 }
 
 /*
- * Representative rows of a call are numbered by the rows that they represent: number k represents rows [i x, (i + 1)
- * x), and number 0 the call's first row. A representative row may be before the call, or not exist.
+ * Representative rows of a call are numbered by the rows that they represent: number k represents rows [i x, (i + 1) x)
+ * for some i, with x = rows_per_representative(), and number 0 represents the call's first row. A representative row
+ * may be before the call, or not exist.
  */
 DEVICE uint32_t rows_per_representative(const struct skv_sparse *sp)
 {
@@ -69,7 +71,7 @@ DEVICE bool is_representative(const struct skv_kseq *s, const struct skv_sparse 
 	return sp->gamma && representative_row(s, sp, representative_number(s, sp, p)) == p;
 }
 
-/* The first row of segment number k of a call; it may be before the call. */
+/* Returns the first row of the call's segment number k; the row may be before the call. */
 DEVICE uint32_t segment_begin(const struct skv_kseq *s, const struct skv_sparse *sp, uint32_t k)
 {
 	const uint32_t at = (first_of(s) / sp->segment + k) * sp->segment;
@@ -77,8 +79,8 @@ DEVICE uint32_t segment_begin(const struct skv_kseq *s, const struct skv_sparse 
 }
 
 /*
- * Dense rows of a kind: how many there are, the position of the j-th one, and where they end. Positions never decrease;
- * some are not rows of the call.
+ * Dense rows of a kind. row_count(): their number. row_position(): the position of the j-th row. rows_end(): the
+ * position where they end. Positions never decrease; some positions are not rows of the call.
  */
 DEVICE uint32_t row_count(const struct prefill_params *c, const struct skv_kseq *s, uint32_t kind)
 {
@@ -105,7 +107,7 @@ DEVICE uint32_t rows_end(const struct skv_kseq *s, uint32_t kind)
 	return kind == ROWS_ALL || kind == ROWS_TAIL ? s->len : min(s->len, s->dense_from);
 }
 
-/* Whether the j-th row, at position p, is part of the launch. */
+/* Is the j-th row of a kind, at position p, part of the launch? */
 DEVICE bool row_in_launch(const struct prefill_params *c, const struct skv_kseq *s, uint32_t kind, uint32_t j,
                           uint32_t p)
 {
@@ -113,8 +115,8 @@ DEVICE bool row_in_launch(const struct prefill_params *c, const struct skv_kseq 
 	if (j >= row_count(c, s, kind) || p < first_of(s) || p >= rows_end(s, kind))
 		return false;
 	/*
-	 * If a segment is shorter than its probes, which only a prompt's first one can be, its correction row lies in
-	 * the next segment. The place for the output belongs to another row there.
+	 * A prompt's first segment may be shorter than its probes. Then its correction row lies in the next segment,
+	 * and the place for the row's output belongs to another representative row there.
 	 */
 	if (kind == ROWS_REPRESENTATIVES)
 		return representative_number(s, sp, p) == j;
@@ -128,10 +130,10 @@ DEVICE bool row_in_launch(const struct prefill_params *c, const struct skv_kseq 
 	                                                                                                      sp, p);
 }
 
-/* The list of tile `tile` (counted from the call's first) of sequence i, for kv head h and q head `head`. */
+/* The list that kv head h and q head `head` read for tile `tile` of sequence i; the call's first tile is tile 0. */
 struct tile_list {
 	const uint32_t *ids;
-	uint32_t count, shift; /* number of ids; log2 of an id's tokens */
+	uint32_t count, shift; /* number of ids; log2 of the number of tokens of an id */
 };
 DEVICE struct tile_list list_of(const struct prefill_params *c, const struct skv_tile_lists *l, uint32_t i, uint32_t tile,
                                 uint32_t h, uint32_t head)
@@ -148,16 +150,16 @@ DEVICE struct tile_list list_of(const struct prefill_params *c, const struct skv
 }
 
 /*
- * The KV range of a block's rows, in tiles of `size` tokens: sinks, units, more, and the window from `from` on. If the
- * sinks reach up to the window, everything is one range from 0 on.
+ * The KV range of a block's rows, in tiles of `size` tokens: sinks, listed blocks (units), listed tokens (more), and
+ * the window, which begins at `from`. If the sinks reach up to the window, all tokens from 0 on are one range.
  */
 struct kv_range {
 	struct tile_list units, more;
-	uint32_t sinks, n_units, n_more, tiles; /* tiles up to the end of the sinks, of units, of more, of all */
+	uint32_t sinks, n_units, n_more, tiles; /* tiles up to the end of the sinks, of units, of more, and of all */
 	uint32_t from;
 };
 
-/* For dense rows that end before `end`. */
+/* Returns the KV range of dense rows, which attend to tokens before `end`. */
 DEVICE struct kv_range dense_kv_range(uint32_t end, uint32_t size)
 {
 	struct kv_range r = {};
@@ -165,7 +167,7 @@ DEVICE struct kv_range dense_kv_range(uint32_t end, uint32_t size)
 	return r;
 }
 
-/* For the rows [row, row + rows) of a tile; `tile` is its number in the call. */
+/* Returns the KV range of the sparse rows [row, row + rows) of a tile; `tile` is the tile's index in the call. */
 DEVICE struct kv_range sparse_kv_range(const struct prefill_params *c, uint32_t i, uint32_t tile, uint32_t h,
                                        uint32_t head, uint32_t row, uint32_t rows, uint32_t size)
 {
@@ -185,8 +187,8 @@ DEVICE struct kv_range sparse_kv_range(const struct prefill_params *c, uint32_t 
 }
 
 /*
- * tile_listed(): whether tile j has listed tokens, which all rows attend to. tile_first(): the first token of any other
- * tile.
+ * tile_listed(): does tile j consist of listed tokens, to which all rows attend? tile_first(): the first token of a
+ * tile that is not listed.
  */
 DEVICE bool tile_listed(const struct kv_range *r, uint32_t j)
 {
@@ -197,7 +199,7 @@ DEVICE uint32_t tile_first(const struct kv_range *r, uint32_t j, uint32_t size)
 	return j < r->sinks ? j * size : r->from + (j - r->n_more) * size;
 }
 
-/* Token x of tile j, or 0xffffffff. */
+/* Returns token x of tile j, or 0xffffffff if the tile has fewer tokens. */
 DEVICE uint32_t tile_token(const struct kv_range *r, uint32_t j, uint32_t x, uint32_t size)
 {
 	if (!tile_listed(r, j))
@@ -208,7 +210,10 @@ DEVICE uint32_t tile_token(const struct kv_range *r, uint32_t j, uint32_t x, uin
 	return u < l->count ? (l->ids[u] << l->shift) + (at & ((1u << l->shift) - 1)) : 0xffffffff;
 }
 
-/* The beginning of the window of row p, a sparse one. Before it the row attends only to sinks and listed tokens. */
+/*
+ * Returns the first position of sparse row p's window. Of the tokens before it, the row attends only to sinks and
+ * listed ones.
+ */
 DEVICE uint32_t window_start(const struct prefill_params *c, uint32_t p)
 {
 	const uint32_t sees = c->sparse.by_tile ? p - p % c->sparse.tile : p + 1;
@@ -218,35 +223,38 @@ DEVICE uint32_t window_start(const struct prefill_params *c, uint32_t p)
 /* A work item of a block: some rows, and the tiles of tokens that they attend to. */
 struct work_item {
 	const struct skv_kseq *s;
-	uint32_t i, h, head; /* sequence, kv head, first q head */
+	uint32_t i, h, head; /* indices of the sequence, of the kv head, and of the first q head */
 	uint32_t kind;       /* kind of dense rows */
-	uint32_t first;      /* for dense rows, the first (row, head) pair of their kind; else the first row */
+	uint32_t first;      /* for dense rows: number of the first (row, head) pair of its kind; else the first row */
 	struct kv_range kv_range;
 };
 
-/* A block's position in its work: its part, and the rows within it. */
+/* A block's position in its work: the part of the work, and for sparse rows the row in this part. */
 struct work_cursor {
-	uint32_t part, parts; /* for dense rows: every parts-th part from there on */
+	uint32_t part, parts; /* a block takes part `part` and, for dense rows, every parts-th one after it */
 	uint32_t row;
 	bool begun;
 };
 
-/* Sparse rows that a block processes together: a power of two, within one tile. */
+/* Number of sparse rows that a block processes together: a power of two, within one tile. */
 DEVICE uint32_t rows_per_block(const struct prefill_params *c, uint32_t rows)
 {
 	const uint32_t n = 1u << (31 - __clz(rows / c->heads));
 	return min(n, c->sparse.tile);
 }
 
-/* Rows of a part. With delta these are all rows of one representative row, whose correction passes from row to row. */
+/*
+ * Number of rows of a part. With `delta` these are all rows of one representative row, so that one block makes and uses
+ * its correction.
+ */
 DEVICE uint32_t part_rows(const struct prefill_params *c, uint32_t together)
 {
 	return c->sparse.delta ? max(rows_per_representative(&c->sparse), together) : together;
 }
 
 /*
- * The kind of dense rows of part number `part`. Of each kind the longest come first: *part becomes a number that counts
- * from the kind's end.
+ * Returns the kind of dense rows of part number `part`; 0 if there is no such part. The longest rows of each kind come
+ * first: *part becomes the part's number within the kind, counted from the kind's end.
  */
 template <int ROWS> __device__ static uint32_t dense_kind(const struct prefill_params *c, const struct skv_kseq *s,
                                                           uint32_t *part)
@@ -264,7 +272,7 @@ template <int ROWS> __device__ static uint32_t dense_kind(const struct prefill_p
 	return 0;
 }
 
-/* Goes on to the next dense rows. */
+/* Sets *x to the block's next dense rows; returns false if there are no more. */
 template <int ROWS, int N> __device__ static bool next_dense(const struct prefill_params *c, struct work_cursor *w,
                                                              struct work_item *x)
 {
@@ -286,8 +294,9 @@ template <int ROWS, int N> __device__ static bool next_dense(const struct prefil
 }
 
 /*
- * Blocks of one head are neighbours, so that blocks that run together read the same K and V. But of the few dense rows
- * among sparse ones the longest come first, for whichever head, so that all end at about the same time.
+ * Sets a block's first part. Blocks of one head are neighbours, so that blocks that run together read the same K and V.
+ * But of the few dense rows among sparse ones the longest come first, for whichever head, so that all blocks end at
+ * about the same time.
  */
 DEVICE struct work_cursor begin_cursor(const struct prefill_params *c, struct work_item *x)
 {
@@ -303,7 +312,7 @@ DEVICE struct work_cursor begin_cursor(const struct prefill_params *c, struct wo
 	return w;
 }
 
-/* Goes on to the next sparse rows of this block's part. */
+/* Sets *x to the next sparse rows of this block's part; returns false if there are no more. */
 template <int ROWS, int N> __device__ static bool next_sparse(const struct prefill_params *c, struct work_cursor *w,
                                                               struct work_item *x)
 {
@@ -332,7 +341,7 @@ template <bool SPARSE, int ROWS, int N> __device__ static bool next_item(const s
 	return next_dense<ROWS, N>(c, w, x);
 }
 
-/* A token's K row, counted in rows of the pool; 0xffffffff if it is not resident. */
+/* Returns the index, among the rows of the pool, of a token's K row; 0xffffffff if the token is not resident. */
 template <int D>
 __device__ static uint32_t token_row(const struct prefill_params *c, const struct work_item *x, uint32_t page_rows,
                                      uint32_t token)
@@ -344,7 +353,7 @@ __device__ static uint32_t token_row(const struct prefill_params *c, const struc
 	return skv_pte_id(entry) * page_rows + x->h * SKV_PAGE_TOKENS + token % SKV_PAGE_TOKENS;
 }
 
-/* The located tokens of a tile. */
+/* The located tokens of a tile: their rows, masks of the resident ones, and whether all are resident. */
 template <int N> struct located_tile {
 	uint32_t row[N], resident[N / 32], whole;
 };

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/prefill/weights.cuh - softmax weights of representative rows of a prompt, on the tensor cores
+ * kernels/cuda/prefill/weights.cuh - softmax weights of representative rows of a prompt, computed on the tensor cores
  * (rows.cuh), from which lists of tiles are made.
  *
- * These rows are not contiguous: they are in q or among those that an earlier call saved, and each attends to a prefix
- * of the tokens. A work item is up to 64 of them (or a multiple) of one sequence and kv head. Items need much
- * workspace, so they run in bands.
+ * Representative rows are not contiguous: their queries are in q or among those that an earlier call saved, and each
+ * row attends to a prefix of the tokens. A work item is up to 64 rows (or a multiple of 64) of one sequence and kv
+ * head. Items need much workspace, so they are processed in bands, which are as many items as the workspace has room
+ * for.
  *
  * The denominators of the rows' softmax are computed first: each run of RUN tiles of keys gives a maximum and a sum,
- * which are then merged. Runs begin at multiples of their length, so a row's bits do not depend on the other rows of
- * its item or band.
+ * and these are then merged. Runs begin at multiples of their length, so a row's bits do not depend on the other rows
+ * of its item or band.
  */
 #ifndef SKV_CUDA_PREFILL_WEIGHTS_CUH
 #define SKV_CUDA_PREFILL_WEIGHTS_CUH
@@ -19,24 +20,25 @@
 #include "kernels/cuda/runtime/rows.cuh"
 
 #define RUN 64u                        /* tiles of keys that a block processes */
-#define BAND_BYTES ((size_t)512 << 20) /* of items that run together; more if a single item takes more */
-#define MAX_BAND 65535u                /* max items of a band: they are the second dimension of some grids */
+/* Bytes of workspace of a band, the items that are processed together; more if a single item takes more. */
+#define BAND_BYTES ((size_t)512 << 20)
+#define MAX_BAND 65535u                /* max items of a band, which are the second dimension of some grids */
 #define MERGE_WARPS 8u
 
 struct weights_params {
 	struct rows_params call;
 	struct skv_shape sh;
 	struct skv_sparse sp;
-	uint32_t first;  /* first item of this band */
-	uint32_t blocks; /* blocks of 64 rows per item */
-	uint32_t runs;   /* max runs of keys */
+	uint32_t first;  /* index of the first item of this band */
+	uint32_t blocks; /* number of blocks of 64 rows per item */
+	uint32_t runs;   /* max number of runs of keys */
 	float2 *part;    /* [item of the band][row][runs]: maximum and sum of a row's weights in a run */
-	float *lse;      /* [item of the band][row] */
+	float *lse;      /* [item of the band][row] log2 of denominators */
 };
 
-/* Row p of the prompt for a q head. It attends to tokens [0, seen). */
+/* Row p of the prompt, for one q head. The row attends to tokens [0, seen). */
 struct representative {
-	uint32_t p, head, seen; /* 0: there is no such row, or nothing to attend to */
+	uint32_t p, head, seen; /* seen is 0 if there is no such row, or nothing to attend to */
 };
 
 /* Sets the parameters that all items of a call share. */
@@ -49,7 +51,10 @@ static inline void init_weights_params(struct weights_params *c, const struct sk
 	c->runs = ceil_div(b->max_len, RUN * TILE);
 }
 
-/* Items of a band, if one takes item_bytes bytes; and bytes of a band, which do not grow as items shrink. */
+/*
+ * band_size(): number of items of a band, if one takes item_bytes bytes. band_bytes(): bytes of a band, which do not
+ * grow as items shrink.
+ */
 static inline uint32_t band_size(uint32_t items, size_t item_bytes)
 {
 	const size_t fit = BAND_BYTES / item_bytes, most = items < MAX_BAND ? items : MAX_BAND;
@@ -62,8 +67,8 @@ static inline size_t band_bytes(uint32_t items, size_t item_bytes)
 }
 
 /*
- * Bytes of one item's partial sums and denominators; and their addresses for a band. denominators_at() returns the
- * address past them.
+ * denominators_bytes(): bytes of one item's partial sums and denominators. denominators_at() sets their addresses for a
+ * band and returns the address after them.
  */
 static inline size_t denominators_bytes(uint32_t blocks, uint32_t runs)
 {
@@ -77,7 +82,7 @@ static inline uint8_t *denominators_at(struct weights_params *c, uint8_t *at, ui
 	return (uint8_t *)(c->lse + rows);
 }
 
-/* Calls use(T, D) with the pool's dtype and the head dim as types. */
+/* Calls use(T, D) with types for the pool's dtype and the head dim. */
 template <class F> static void for_shape(const struct skv_shape *sh, F use)
 {
 	const auto dims = [&](auto t) {
@@ -98,7 +103,7 @@ template <class F> static void for_shape(const struct skv_shape *sh, F use)
 		dims(BF16());
 }
 
-/* The same for all shapes, until the first error. */
+/* Calls use(T, D) for all dtypes and head dims, until it returns an error. */
 template <class F> static cudaError_t for_shapes(F use)
 {
 	static const uint32_t dims[] = {64, 96, 128, 256}, dtypes[] = {SKV_F16, SKV_BF16, SKV_FP8};
@@ -112,7 +117,9 @@ template <class F> static cudaError_t for_shapes(F use)
 	return e;
 }
 
-/* The query of row p for one head: from this call's q, or as the last call saved it. */
+/*
+ * Returns the address of row p's query for one head: in this call's q, or in the queries that the previous call saved.
+ */
 DEVICE const void *query_at(const struct weights_params *c, const struct skv_kseq *s, uint32_t p, uint32_t head)
 {
 	const uint32_t before = s->len - s->n_q;
@@ -124,7 +131,10 @@ DEVICE const void *query_at(const struct weights_params *c, const struct skv_kse
 	return skv_saved_at(&c->sh, s, &c->sp, s->set ^ 1, at);
 }
 
-/* Begins with the rows row(r), r from 0 to 63. rows->token gets the number of tokens that they attend to. */
+/*
+ * Begins the work on rows row(0) to row(63): loads queries, clears sums. Sets r->token to the number of tokens that a
+ * row attends to.
+ */
 template <class T, int D, class F>
 DEVICE void begin_representatives(struct rows<T, D> *r, const struct weights_params *c,
                                   const struct skv_kseq *s, F row)
@@ -153,7 +163,8 @@ DEVICE void begin_representatives(struct rows<T, D> *r, const struct weights_par
 }
 
 /*
- * Turns products into scores: scaled, and -infinity for tokens that a row does not attend to or that are not resident.
+ * Turns products q·k into scores: they are scaled, or become -infinity for tokens that a row does not attend to or that
+ * are not resident.
  */
 template <class T, int D>
 DEVICE void causal_mask(const struct rows<T, D> *r, const struct rows_params *c, uint32_t tile, uint32_t resident,
@@ -170,7 +181,7 @@ DEVICE void causal_mask(const struct rows<T, D> *r, const struct rows_params *c,
 		}
 }
 
-/* Calls use(tile, scores) for tiles [from, to) of the keys, of which two are in shared memory, from `at` on. */
+/* Calls use(tile, scores) for tiles [from, to) of the keys. Shared memory at `at` has room for two tiles. */
 template <class T, int D, class F>
 DEVICE void for_each_tile_scores(const struct rows<T, D> *r, const struct rows_params *c,
                                  const struct rows_item *j, uint32_t from, uint32_t to, uint32_t at, F use)
@@ -193,7 +204,7 @@ DEVICE void for_each_tile_scores(const struct rows<T, D> *r, const struct rows_p
 	}
 }
 
-/* Stores a tile of scores, or weights, to shared memory: [ROWS][width]. */
+/* Stores a tile of scores, or weights, to shared memory w: [ROWS][width]. */
 template <int width> DEVICE void store_tile(const float s[TILE / 8][4], float *w)
 {
 	const uint32_t lane = threadIdx.x % 32, row = threadIdx.x / 32 * 16 + lane / 4, col = lane % 4 * 2;
@@ -204,7 +215,7 @@ template <int width> DEVICE void store_tile(const float s[TILE / 8][4], float *w
 			*(float2 *)&w[(row + 8 * x) * width + 8 * n + col] = make_float2(s[n][2 * x], s[n][2 * x + 1]);
 }
 
-/* Turns scores into weights. */
+/* Turns scores into softmax weights, given log2 of the denominators of a lane's two rows. */
 DEVICE void scores_to_weights(float s[TILE / 8][4], const float lse[2])
 {
 #pragma unroll
@@ -214,7 +225,7 @@ DEVICE void scores_to_weights(float s[TILE / 8][4], const float lse[2])
 			s[n][x] = exp2_fast(s[n][x] - lse[x / 2]);
 }
 
-/* Loads the denominators of a lane's two rows, for block `block` of the band. */
+/* Loads log2 of the denominators of a lane's two rows, for block `block` of the band. */
 DEVICE void lse_load(const struct weights_params *c, uint32_t block, float lse[2])
 {
 	const float *of = c->lse + (size_t)block * ROWS + threadIdx.x / 32 * 16 + threadIdx.x % 32 / 4;
@@ -223,8 +234,9 @@ DEVICE void lse_load(const struct weights_params *c, uint32_t block, float lse[2
 }
 
 /*
- * Grid: blocks of the band's items, runs of keys. C is a struct weights_params with item(), which fills in an item,
- * row(), which returns one of its rows, and head(), which returns the q head of a row.
+ * Computes maximum and sum of rows' weights in runs of keys. The grid is blocks of the band's items (x) by runs of keys
+ * (y). C is a struct weights_params with the members item(), which fills in an item, row(), which returns one of the
+ * item's rows, and head(), which returns the q head of a row.
  */
 template <class T, int D, class C>
 __global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_constant__ C c)
@@ -252,7 +264,10 @@ __global__ void __launch_bounds__(THREADS) denominators_kernel(const __grid_cons
 	}
 }
 
-/* Grid: rows of the band, one warp each. A run that a row does not reach does not change a bit of its result. */
+/*
+ * Merges the runs of each row, one warp per row of the band. A run that a row does not reach does not change the
+ * result's bits.
+ */
 template <class C>
 __global__ void __launch_bounds__(32 * MERGE_WARPS)
 merge_runs_kernel(const __grid_constant__ C c, uint32_t rows)
@@ -271,7 +286,7 @@ merge_runs_kernel(const __grid_constant__ C c, uint32_t rows)
 		c.lse[row] = add_sink(c.sh.sinks, c.head(row / (c.blocks * ROWS), row % (c.blocks * ROWS)), log_denominator(mine));
 }
 
-/* Computes the denominators of all rows of a band of `items` items. */
+/* Queues the computation of the denominators of all rows of a band of `items` items. */
 template <class T, int D, class C> static void denominators(const C *c, uint32_t items, cudaStream_t stream)
 {
 	const uint32_t rows = items * c->blocks * ROWS;
@@ -280,14 +295,14 @@ template <class T, int D, class C> static void denominators(const C *c, uint32_t
 }
 
 /*
- * Work items of tiles: `each` tiles and the group's heads. Their rows attend to the tokens that are more than a window
- * before their tile.
+ * Work items of tiles: an item is `each` tiles for all q heads of a GQA group. The row of a tile attends to the tokens
+ * that are more than a window before the tile.
  */
 struct tile_params : weights_params {
 	struct skv_tile_lists ret;
 	uint32_t window;
-	uint32_t each; /* tiles of an item */
-	uint32_t most; /* max items of a sequence's kv head */
+	uint32_t each; /* number of tiles of an item */
+	uint32_t most; /* max number of items of a sequence's kv head */
 
 	__device__ void item(uint32_t nth, struct rows_item *j) const
 	{
@@ -296,11 +311,11 @@ struct tile_params : weights_params {
 		j->h = (first + nth) % sh.n_kv_heads;
 		j->table = j->s->table + (size_t)call.layer * j->s->layer_stride;
 		j->first = number % most * each;
-		/* The number of the call's last tile. */
+		/* Index of the call's last tile. */
 		const uint32_t last_tile = (j->s->len - 1) / sp.tile - (j->s->len - j->s->n_q) / sp.tile;
 		j->end = j->first > last_tile ? 0 : seen(start(j->s, min(last, last_tile)));
 	}
-	/* The first position of the call's tile `tile`. */
+	/* Returns the first position of tile number `tile` of the call. */
 	__device__ uint32_t start(const struct skv_kseq *s, uint32_t tile) const
 	{
 		return ((s->len - s->n_q) / sp.tile + tile) * sp.tile;
@@ -313,7 +328,7 @@ struct tile_params : weights_params {
 	{
 		return (first + nth) % sh.n_kv_heads * call.group + r % call.group;
 	}
-	/* Row r of an item. */
+	/* Returns row r of an item: tile r / group, q head r % group. */
 	__device__ struct representative row(const struct rows_item *j, uint32_t r) const
 	{
 		const uint32_t at = start(j->s, j->first + r / call.group);

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/runtime/append.cu - append rows of K and V to their pages; copy pages. */
+/* kernels/cuda/runtime/append.cu - appends rows of K and V to their pages, and copies pages. */
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/runtime/fp8.cuh"
 
 #define THREADS 128
-#define COPY_PAIRS 256u /* page copies per launch: as many as fit the parameters */
+#define COPY_PAIRS 256u /* page copies per launch: as many as fit into the kernel's parameters */
 
 struct append_params {
 	const struct skv_kseq *seq;
-	const uint32_t *slot; /* [seq][kv head], or NULL */
+	const uint32_t *slot; /* [seq][kv head] slot of the new token; NULL: its position is its slot */
 	const void *k, *v;
 	uint8_t *pool;
 	size_t page_bytes;
@@ -17,8 +17,8 @@ struct append_params {
 };
 
 /*
- * Appends a token's K (or V) rows of all kv heads, two elements per thread. Grid: rows of a sequence, sequences, K and
- * V.
+ * Appends a token's K (or V) rows of all kv heads, two elements per thread. The grid is rows of a sequence (x) by
+ * sequences (y) by K and V (z).
  */
 __global__ void __launch_bounds__(THREADS) append_kernel(const __grid_constant__ struct append_params c)
 {
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(THREADS) append_kernel(const __grid_constant__
 	}
 }
 
-/* The same for fp8 pages, a row per warp, with the same grid. */
+/* Appends a token's K (or V) rows to fp8 pages, a row per warp. The grid is that of append_kernel(). */
 __global__ void __launch_bounds__(THREADS) append_fp8_kernel(const __grid_constant__ struct append_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/async-copy.cuh - shared memory by address: cp.async into it, and ldmatrix and plain loads from
- * it.
+ * kernels/cuda/runtime/async-copy.cuh - access to shared memory by its address: cp.async into it, ldmatrix and plain
+ * loads from it.
  */
 #ifndef SKV_CUDA_ASYNC_COPY_CUH
 #define SKV_CUDA_ASYNC_COPY_CUH
@@ -14,7 +14,7 @@ DEVICE uint32_t shared_address(const void *p)
 }
 
 #ifndef SKV_EMULATE
-/* Copies 16 bytes to shared memory asynchronously; zeros if the source does not exist. */
+/* Copies 16 bytes to shared memory asynchronously; stores zeros if the source does not exist. */
 DEVICE void cp_async16(uint32_t to, const void *from, bool exists)
 {
 	asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(exists ? 16 : 0));
@@ -83,7 +83,7 @@ DEVICE uint4 ldmatrix_x4(uint32_t at)
 	return m;
 }
 
-/* The same, with each of the four matrices transposed. */
+/* Loads four 8 x 8 matrices like ldmatrix_x4(), each one transposed. */
 DEVICE uint4 ldmatrix_x4_trans(uint32_t at)
 {
 	uint4 m;

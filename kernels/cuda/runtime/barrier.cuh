@@ -2,9 +2,9 @@
 /*
  * kernels/cuda/runtime/barrier.cuh - barriers in shared memory with separate arrive and wait operations (mbarrier).
  *
- * A barrier's phase ends when the number of threads that it was initialized with have arrived. What they wrote before
- * arriving is visible to threads that wait for the end of that phase. Phases are told apart only by their parity, so no
- * thread may fall two phases behind, or wait for a phase before the previous one has ended.
+ * A barrier's phase ends when as many threads have arrived as the barrier was initialized with. Data that threads write
+ * before they arrive is visible to threads that wait for the end of that phase. Phases are told apart only by their
+ * parity, so no thread may fall two phases behind, or wait for a phase before the previous phase has ended.
  */
 #ifndef SKV_CUDA_BARRIER_CUH
 #define SKV_CUDA_BARRIER_CUH
@@ -30,7 +30,7 @@ DEVICE void barrier_arrive(barrier *b)
 	asm volatile("{ .reg .b64 state; mbarrier.arrive.shared.b64 state, [%0]; }" ::"r"(barrier_at(b)) : "memory");
 }
 
-/* Waits for the end of a phase: 0 is the first one. Only the parity of `phase` matters. */
+/* Waits for the end of a phase; the barrier's first phase is number 0. Only the parity of `phase` matters. */
 DEVICE void barrier_wait(barrier *b, uint32_t phase)
 {
 	uint32_t done;
@@ -44,8 +44,8 @@ DEVICE void barrier_wait(barrier *b, uint32_t phase)
 }
 
 /*
- * Sets a counter in shared memory, for threads that do not wait at each phase and may be any number of phases ahead.
- * Called by one thread, after a __syncwarp() of its warp.
+ * Sets a counter in shared memory, on which other threads wait with count_await(). Unlike a barrier's phase, the
+ * counter may be any number of steps ahead of a waiting thread. Called by one thread, after a __syncwarp() of its warp.
  */
 DEVICE void count_store(uint32_t *count, uint32_t n)
 {
@@ -53,7 +53,7 @@ DEVICE void count_store(uint32_t *count, uint32_t n)
 	atomicExch(count, n);
 }
 
-/* Waits until the counter is n or more. */
+/* Waits until the counter is at least n. */
 DEVICE void count_await(uint32_t *count, uint32_t n)
 {
 	while (atomicOr(count, 0) < n)
@@ -61,16 +61,16 @@ DEVICE void count_await(uint32_t *count, uint32_t n)
 	__threadfence_block();
 }
 
-/* Named barrier `id` for some warps of the block, `threads` threads in all. */
+/* Waits at the block's named barrier `id`, which some of its warps use, with `threads` threads in all. */
 DEVICE void warps_sync(uint32_t id, uint32_t threads)
 {
 	asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
 /*
- * The rest is for Hopper and later. Bulk copies (cp.async.bulk) are asynchronous: one thread starts them, and a
- * barrier's phase ends when all of their bytes have arrived. Before that, this thread arrives with barrier_expect(),
- * which announces the bytes.
+ * The following functions are for Hopper and later. Bulk copies (cp.async.bulk) are asynchronous: one thread starts
+ * them, and a barrier's phase ends when all of their bytes have arrived. Before it starts copies, the thread arrives
+ * with barrier_expect(), which announces the number of bytes.
  */
 DEVICE void barrier_expect(barrier *b, uint32_t bytes)
 {
@@ -78,7 +78,7 @@ DEVICE void barrier_expect(barrier *b, uint32_t bytes)
 	             : "memory");
 }
 
-/* Copies from global memory to the block's shared memory. The addresses and `bytes` are multiples of 16. */
+/* Copies from global memory to the block's shared memory. Both addresses and `bytes` are multiples of 16. */
 DEVICE void copy_bulk(void *to, const void *from, uint32_t bytes, barrier *b, uint64_t policy)
 {
 	asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::"r"(
@@ -88,8 +88,8 @@ DEVICE void copy_bulk(void *to, const void *from, uint32_t bytes, barrier *b, ui
 }
 
 /*
- * Waits for the end of a phase of this parity, of the barrier at a shared memory address. The hardware wakes the
- * thread.
+ * Waits for the end of a phase of this parity, of the barrier at shared memory address `at`. The hardware suspends and
+ * wakes the thread.
  */
 DEVICE void wait_phase(uint32_t at, uint32_t parity)
 {
@@ -97,13 +97,16 @@ DEVICE void wait_phase(uint32_t at, uint32_t parity)
 	             ::"r"(at), "r"(parity) : "memory");
 }
 
-/* Like barrier_wait(), for waits of less than a microsecond. */
+/* Waits like barrier_wait(), but by wait_phase(), which is better for waits of less than a microsecond. */
 DEVICE void barrier_await(barrier *b, uint32_t phase)
 {
 	wait_phase(barrier_at(b), phase % 2);
 }
 
-/* Makes barriers visible to bulk copies. Called after barrier_init(), by the same thread, before copies begin. */
+/*
+ * Makes initialized barriers visible to bulk copies. Called after barrier_init(), by the same thread, before copies
+ * begin.
+ */
 DEVICE void barrier_publish(void)
 {
 	asm volatile("fence.mbarrier_init.release.cluster; fence.proxy.async.shared::cta;" ::: "memory");

@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/runtime/convert.cuh - conversion of the pool's dtypes and of the caller's rows; cache policies. */
+/*
+ * kernels/cuda/runtime/convert.cuh - conversion of elements of pages and of the caller's rows, loads and stores with L2
+ * cache policies.
+ */
 #ifndef SKV_CUDA_CONVERT_CUH
 #define SKV_CUDA_CONVERT_CUH
 
@@ -10,7 +13,7 @@
 #define DEVICE static __device__ __forceinline__
 #define LOG2E 1.44269504088896340736f
 
-/* Element i of the caller's row. */
+/* Loads element i of the caller's row, as a float. */
 DEVICE float io_load(uint32_t dtype, const void *p, size_t i)
 {
 	if (dtype == SKV_F32)
@@ -28,7 +31,7 @@ DEVICE void io_store(uint32_t dtype, void *p, size_t i, float x)
 		((__nv_bfloat16 *)p)[i] = __float2bfloat16_rn(x);
 }
 
-/* Four elements from i on, a multiple of 4. */
+/* Stores elements i to i + 3 of the caller's row; i is a multiple of 4. */
 DEVICE void io_store4(uint32_t dtype, void *p, size_t i, float4 x)
 {
 	if (dtype == SKV_F32) {
@@ -41,7 +44,7 @@ DEVICE void io_store4(uint32_t dtype, void *p, size_t i, float4 x)
 	                                       : make_uint2(*(const uint32_t *)&b[0], *(const uint32_t *)&b[1]);
 }
 
-/* Eight elements from i on, a multiple of 8. */
+/* Stores elements i to i + 7 of the caller's row; i is a multiple of 8. */
 DEVICE void io_store8(uint32_t dtype, void *p, size_t i, const float2 (&x)[4])
 {
 	if (dtype == SKV_F32) {
@@ -59,7 +62,7 @@ DEVICE void io_store8(uint32_t dtype, void *p, size_t i, const float2 (&x)[4])
 	((uint4 *)p)[i / 8] = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* Elements i and i + 1, i even. */
+/* Loads elements i and i + 1 of the caller's row; i is even. */
 DEVICE float2 io_load2(uint32_t dtype, const void *p, size_t i)
 {
 	if (dtype == SKV_F32)
@@ -69,14 +72,14 @@ DEVICE float2 io_load2(uint32_t dtype, const void *p, size_t i)
 }
 
 /*
- * Eight elements, read in two steps: load, then convert. So all loads of a row are in flight together; converting right
- * after each load would wait for each one in turn.
+ * Eight elements of the caller's row, as stored. They are read in two steps: io_read8() loads, io_pair() converts. So
+ * all loads of a row are in flight together; converting right after each load would wait for each load in turn.
  */
 struct vec8 {
 	uint4 word[2];
 };
 
-/* From element i on, a multiple of 8. */
+/* Loads elements i to i + 7 of the caller's row, without converting them; i is a multiple of 8. */
 DEVICE struct vec8 io_read8(uint32_t dtype, const void *p, size_t i)
 {
 	struct vec8 e;
@@ -92,7 +95,7 @@ DEVICE float2 io_two(uint32_t dtype, uint32_t word)
 	return dtype == SKV_F16 ? __half22float2(*(const __half2 *)&word) : __bfloat1622float2(*(const __nv_bfloat162 *)&word);
 }
 
-/* Elements 2 k and 2 k + 1. */
+/* Converts elements 2 k and 2 k + 1 of the eight to floats. */
 DEVICE float2 io_pair(uint32_t dtype, const struct vec8 *e, int k)
 {
 	const uint4 a = e->word[0], v = k < 2 ? a : e->word[1];
@@ -102,8 +105,8 @@ DEVICE float2 io_pair(uint32_t dtype, const struct vec8 *e, int k)
 	return io_two(dtype, k == 0 ? a.x : k == 1 ? a.y : k == 2 ? a.z : a.w);
 }
 
-#ifndef SKV_EMULATE /* up to struct F16: functions of one instruction */
-/* The tensor core product of a 16 x 16 and a 16 x 8 matrix, added to c. */
+#ifndef SKV_EMULATE /* the functions before struct F16 are single instructions, which tests/emulate/ replaces */
+/* Tensor core product of a 16 x 16 matrix a and a 16 x 8 matrix b, added to c. */
 DEVICE void mma_f16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1)
 {
 	asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
@@ -118,7 +121,7 @@ DEVICE void mma_bf16(float c[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t
 	    : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-/* Transposes an 8 x 8 matrix of 16-bit elements, of which each lane's word has two. */
+/* Transposes an 8 x 8 matrix of 16-bit elements; each lane's word has two of its elements. */
 DEVICE uint32_t transpose8x8(uint32_t x)
 {
 	uint32_t y;
@@ -134,9 +137,10 @@ DEVICE float exp2_fast(float x)
 }
 
 /*
- * Data that is read once bypasses L1 and is evicted from L2 first. Data that is written and soon read again stays in
- * L2: a write that reaches memory among reads costs bandwidth many times its size. A policy is the value that
- * createpolicy makes of these arguments; from Hopper on it is a constant, which takes no registers.
+ * L2 cache policies for loads and stores. Data that is read once bypasses L1 and is evicted from L2 first. Data that is
+ * written and soon read again stays in L2: a write that reaches memory among reads costs bandwidth many times its size.
+ * A policy is the value that the instruction createpolicy returns; on Hopper and later it is a constant, which takes no
+ * registers.
  */
 DEVICE uint64_t evict_first_policy(void)
 {
@@ -208,7 +212,9 @@ DEVICE void store16(float *p, float4 x, uint64_t policy)
 }
 #endif
 
-/* Operations that depend on the pool's dtype: a pair of elements as a word, and the tensor core product. */
+/*
+ * Operations that depend on the pool's dtype: pair() packs two elements into a word, mma() is the tensor core product.
+ */
 struct F16 {
 	static constexpr uint32_t dtype = SKV_F16;
 

@@ -26,8 +26,8 @@
  * Kernels are launched on the caller's stream and on the current device. A failed launch is reported by the caller's
  * next check of the stream (cudaGetLastError), like every asynchronous error.
  *
- * struct workspace_layout lays out the workspace (skv_workspace.mem) from shape and bounds alone, so that a recorded
- * graph finds everything at the same addresses.
+ * struct workspace_layout lays out the workspace (skv_workspace.mem). The layout depends only on the shape and on
+ * bounds, so that a recorded graph finds everything at the same addresses.
  */
 #ifndef SKV_CUDA_H
 #define SKV_CUDA_H
@@ -41,17 +41,17 @@
 #include "kernels/select.h"
 
 #define HEAD_TILE 8u      /* q heads of one kv head that a warp processes together: the columns of one product */
-#define LEAF_TILES 4u    /* tiles of 16 tokens in a leaf, which has one softmax */
-#define RUN_LEAVES 4u    /* max leaves of a run, which one warp attends to one after the other ... */
-#define RUN_FEWER 2u     /* ... if results have more values (run_leaves_of()). All of these are powers of two */
-#define MAX_CHUNKS 16u   /* max chunks of a request in passes that write scores. A request gets one chunk ... */
-#define CHUNK_TILES 256u /* ... for each so many tiles, up to MAX_CHUNKS */
-#define PROMPT_CHUNKS 8u /* chunks of a row's keys when weights of prompts are accumulated: accumulate.cu */
-#define MAX_REQUESTS 512u /* max requests of one decode launch: sequences, or index lists of them */
-#define MERGE_PARTS 16u /* partial results of a request that a thread adds at a time */
-#define MAX_MERGED 1024u /* max head tiles of a launch whose blocks merge their results themselves */
+#define LEAF_TILES 4u    /* tiles of 16 tokens in a leaf, a range of tokens that has one softmax */
+#define RUN_LEAVES 4u    /* max leaves of a run; one warp attends to a run's leaves one after the other */
+#define RUN_FEWER 2u     /* max leaves of a run if results have more values; a power of two, as are the above */
+#define MAX_CHUNKS 16u   /* max chunks of a request in passes that write scores */
+#define CHUNK_TILES 256u /* max tiles of a chunk, except of requests that have MAX_CHUNKS chunks */
+#define PROMPT_CHUNKS 8u /* chunks of a row's keys when accumulate.cu accumulates the attention weights of a prompt */
+#define MAX_REQUESTS 512u /* max requests of one decode launch. A request is a sequence, or one of its index lists */
+#define MERGE_PARTS 16u /* max partial results of a request that a thread adds up at a time */
+#define MAX_MERGED 1024u /* max head tiles of a launch whose own blocks merge its results */
 
-/* Of the current device: the number of multiprocessors, and the maximum bytes of shared memory of a block. */
+/* Number of multiprocessors of the current device, and maximum bytes of shared memory of a block on it. */
 uint32_t skv_cuda_sms(void);
 uint32_t skv_cuda_max_shared_memory(void);
 
@@ -60,13 +60,15 @@ static inline uint32_t ceil_div(uint32_t a, uint32_t b)
 	return (a + b - 1) / b;
 }
 
-/* Returns how many units of `unit` tiles `tiles` tiles make, at least 1. */
+/* Returns the number of units of `unit` tiles that hold `tiles` tiles, at least 1. */
 static inline __host__ __device__ uint32_t n_units(uint32_t tiles, uint32_t unit)
 {
 	return tiles ? (tiles + unit - 1) / unit : 1;
 }
 
-/* Max runs of a work item. Waiting sums of two items then take up to 80 KiB of shared memory. */
+/*
+ * Max runs of a work item. The sums of two work items that wait to be merged then take up to 80 KiB of shared memory.
+ */
 #define ITEM_RUNS 16u
 static inline uint32_t max_item_runs(uint32_t heads, uint32_t head_dim)
 {
@@ -78,15 +80,16 @@ struct division {
 	uint32_t run_tiles, item_runs;
 };
 
-/* Work items of a request of `tiles` tiles, per head tile. */
+/* Number of work items, per head tile, of a request of `tiles` tiles. */
 static inline __host__ __device__ uint32_t items_of(struct division by, uint32_t tiles)
 {
 	return n_units(tiles, by.run_tiles * by.item_runs);
 }
 
 /*
- * Whether the blocks of a launch merge the results themselves, `items` for each of its head tiles. This requires that
- * no block has two items, and that a thread can have all results of a request in flight.
+ * Do the blocks of a decode launch merge their results themselves, without a second launch? `items` is the number of
+ * results of a head tile. This requires that no block has two work items, and that a thread can have all results of a
+ * request in flight.
  */
 static inline bool merges_itself(uint32_t head_tiles, uint32_t items, uint32_t blocks)
 {
@@ -94,26 +97,26 @@ static inline bool merges_itself(uint32_t head_tiles, uint32_t items, uint32_t b
 }
 
 /*
- * A launch of at most `blocks` blocks over `head_tiles` head tiles of `heads` heads each, in requests of at most
- * `tiles` tiles.
+ * Size of a decode launch: at most `blocks` blocks over `head_tiles` head tiles of `heads` heads each, in requests of
+ * at most `tiles` tiles.
  */
 struct launch_size {
 	uint32_t blocks, head_tiles, heads, tiles, head_dim;
 };
 
 /*
- * Blocks of a launch: one per SM, or, if `beside` other streams run work at the same time, only as many as have enough
- * work.
+ * Number of blocks of a launch: one per SM. If `beside` other streams run work at the same time, the number is only so
+ * large that each block has enough work.
  */
 uint32_t launch_blocks(const struct launch_size *, uint32_t beside);
 
-/* Divide the requests of a launch, with runs of at most `most` leaves; see table.cu. */
+/* Divide the requests of a launch into runs of at most `most` leaves, and runs into work items; see table.cu. */
 struct division divide_requests(const struct launch_size *, uint32_t most);
 struct division divide_among_teams(const struct launch_size *, uint32_t team, uint32_t most);
 
 /*
- * Chunks of a request of `tiles` tiles in passes that write scores; all have the same length. Chunks keep a device busy
- * when there are few requests, but each one writes a partial result and starts a softmax of its own.
+ * Number of chunks of a request of `tiles` tiles in passes that write scores; all chunks have the same length. Chunks
+ * keep a device busy when there are few requests, but each one writes a partial result and starts a softmax of its own.
  */
 static inline __host__ __device__ uint32_t n_chunks(uint32_t tiles)
 {
@@ -122,36 +125,36 @@ static inline __host__ __device__ uint32_t n_chunks(uint32_t tiles)
 }
 
 /*
- * Head tiles of a sequence: each GQA group in tiles of HEAD_TILE heads. Heads with index lists of their own are
- * separate tiles instead (not counted here).
+ * Number of head tiles of a sequence: each GQA group is divided into tiles of HEAD_TILE heads. (If heads have index
+ * lists of their own, each head is a tile; this function does not count those.)
  */
 static inline uint32_t n_head_tiles(const struct skv_shape *sh)
 {
 	return sh->n_kv_heads * ceil_div(sh->n_heads / sh->n_kv_heads, HEAD_TILE);
 }
 
-/* Columns of a head tile's scores: the heads of a group, rounded up to an even number, at most HEAD_TILE. */
+/* Number of columns of a head tile's scores: the heads of a group, rounded up to an even number, at most HEAD_TILE. */
 static inline uint32_t score_columns(const struct skv_shape *sh)
 {
 	const uint32_t group = sh->n_heads / sh->n_kv_heads;
 	return group < HEAD_TILE ? (group + 1) / 2 * 2 : HEAD_TILE;
 }
 
-/* Max ids that a selection takes from `units` units. */
+/* Max ids that a selection takes from a sequence of `units` pages or tokens. */
 static inline uint32_t max_selected(const struct skv_select *s, uint32_t units)
 {
 	const uint32_t pin = s->pin < units ? s->pin : units, most = skv_budget_of(s->budget, units, s->floor) + pin;
 	return most < units ? most : units;
 }
 
-/* An entry of the score ring (score-ring.cuh). It holds the scores of one request at a time. All 0 between launches. */
+/* An entry of the score ring (score-ring.cuh): it holds the scores of one request at a time. All 0 between launches. */
 struct ring_entry {
-	uint32_t generation; /* requests that have released the entry */
-	uint32_t items_done; /* work items of the current request that are done */
-	uint32_t uses; /* completed uses of its scores */
+	uint32_t generation; /* number of requests that have released the entry */
+	uint32_t items_done; /* number of work items of the current request that are done */
+	uint32_t uses; /* number of completed uses of the current request's scores */
 };
 
-/* Byte offsets in the workspace of a call. Scores are in log2, as differences from a maximum. */
+/* Byte offsets of arrays in the workspace of a call. Scores are in log2, as differences from a maximum. */
 struct workspace_layout {
 	size_t ring; /* struct ring_entry [MAX_REQUESTS]; at the same offset for all calls */
 	size_t arrived; /* uint32_t [MAX_MERGED]; at the same offset for all calls */
@@ -161,14 +164,17 @@ struct workspace_layout {
 	size_t topk_scores; /* __half [n][tokens][head tiles][columns]; or 4 bytes per token and kv head, for any use */
 	size_t score; /* __half [ring entries, or requests of `score_seqs` sequences][head tile][tokens][columns] */
 	size_t page_max; /* float [entries and head tiles as in `score`][tokens / 16][columns] */
-	size_t total; /* select_union() uses everything from `topk_scores` on: room for at least one sequence */
-	uint32_t tokens; /* max tokens of a sequence, in whole pages */
+	size_t total; /* bytes in all; select_union() uses all bytes after `topk_scores`, for one sequence at least */
+	uint32_t tokens; /* max tokens of a sequence, rounded up to whole pages */
 	uint32_t ring_entries; /* entries of the score ring, each for one request */
-	uint32_t score_seqs; /* sequences whose scores fit at a time when tokens are selected by stored scores */
+	uint32_t score_seqs; /* sequences whose scores are stored at a time when tokens are selected by scores */
 };
 struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t n, uint32_t max_len, uint32_t rows);
 
-/* Floats of a partial result: HEAD_TILE maxima, HEAD_TILE sums, and a row of head_dim for each of the tile's heads. */
+/*
+ * Number of floats of a partial result: HEAD_TILE maxima, HEAD_TILE sums, and a row of head_dim for each of the tile's
+ * heads.
+ */
 static inline __host__ __device__ uint32_t partial_floats(uint32_t heads, uint32_t head_dim)
 {
 	return 2 * HEAD_TILE + heads * head_dim;
@@ -197,12 +203,13 @@ void skv_cuda_decode_topk(const struct skv_shape *, const struct skv_batch *, co
 void skv_cuda_decode_latent(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_index_list *, const struct skv_workspace *);
 bool skv_cuda_fuses_latent(const struct skv_shape *);
-size_t skv_cuda_decode_latent_bytes(const struct skv_shape *, uint32_t n_seqs); /* from workspace_layout.partial on */
+/* Workspace bytes after workspace_layout.partial that skv_cuda_decode_latent() uses. */
+size_t skv_cuda_decode_latent_bytes(const struct skv_shape *, uint32_t n_seqs);
 void skv_cuda_update_bounds(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *,
                             const struct skv_workspace *);
 void skv_cuda_score_pages(const struct skv_shape *, const struct skv_batch *, const void *q, uint32_t pool,
                           const struct skv_scores *, const struct skv_workspace *);
-/* Make sketches while rows are appended, or of keys that are already in their pages. */
+/* Make sketches of keys: of new rows while they are appended, or of keys that are already in their pages. */
 void skv_cuda_append_sketches(const struct skv_shape *, const struct skv_batch *, const void *k, const void *v,
                               const struct skv_workspace *);
 void skv_cuda_update_sketches(const struct skv_shape *, const struct skv_batch *, const struct skv_workspace *);
@@ -210,7 +217,8 @@ void skv_cuda_score_sketches(const struct skv_shape *, const struct skv_batch *,
                              const struct skv_workspace *);
 void skv_cuda_select_sketches(const struct skv_shape *, const struct skv_batch *, const void *q, bool sum,
                               const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
-size_t skv_cuda_sketch_bytes(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len); /* likewise */
+/* Workspace bytes after workspace_layout.partial that the functions for sketches use. */
+size_t skv_cuda_sketch_bytes(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 void skv_cuda_prefill_dense(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
                             const struct skv_workspace *);
 void skv_cuda_prefill_sparse(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
@@ -225,8 +233,8 @@ void skv_cuda_recall(const struct skv_shape *, const struct skv_batch *, const s
 
 void skv_cuda_select_union(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
                            const struct skv_select *, struct skv_index_list *, const struct skv_workspace *);
-#define UNION_SORT_BYTES 4096u /* CUB's temporary storage for a sort in two buffers, which is small */
-size_t skv_cuda_union_bytes(const struct skv_shape *, uint32_t tokens); /* of one sequence, at most */
+#define UNION_SORT_BYTES 4096u /* CUB's temporary storage for a sort in two buffers */
+size_t skv_cuda_union_bytes(const struct skv_shape *, uint32_t tokens); /* for one sequence, at most */
 
 void skv_cuda_alloc_slots(const struct skv_shape *, const struct skv_batch *, const struct skv_slot_mapping *,
                           const struct skv_workspace *);
@@ -258,15 +266,15 @@ void skv_cuda_compress(const struct skv_shape *, uint32_t n_layers, const struct
                        const struct skv_workspace *);
 void skv_cuda_decompress(const struct skv_shape *, const struct skv_batch *, const struct skv_index_list *,
                          const struct skv_decompressed *, const struct skv_workspace *);
-/* Workspace bytes of compress and decompress, from skv_cuda_workspace_offset() on; shape->codec is set. */
+/* Workspace bytes that compress and decompress use after skv_cuda_workspace_offset(); shape->codec is set. */
 size_t skv_cuda_compress_bytes(const struct skv_shape *);
 size_t skv_cuda_decompress_bytes(const struct skv_shape *);
-/* The same functions for layers with KV quantization; they need no workspace memory. */
+/* Compress and decompress for layers with KV quantization; these functions need no workspace memory. */
 void skv_cuda_quantize(const struct skv_shape *, uint32_t n_layers, const struct skv_batch *,
                        const struct skv_workspace *);
 void skv_cuda_dequantize(const struct skv_shape *, const struct skv_batch *, const struct skv_index_list *,
                          const struct skv_decompressed *, const struct skv_workspace *);
-size_t skv_cuda_workspace_offset(const struct skv_shape *); /* past the part that must stay 0 */
+size_t skv_cuda_workspace_offset(const struct skv_shape *); /* end of the part that must stay 0 */
 
 void skv_cuda_save_queries(const struct skv_shape *, const struct skv_batch *, const void *q,
                            const struct skv_sparse *, const struct skv_workspace *);
@@ -280,8 +288,8 @@ void skv_cuda_minference_lists(const struct skv_shape *, const struct skv_batch 
                                uint32_t vertical, uint32_t slash, const struct skv_tile_lists *units, const struct skv_tile_lists *more,
                                const struct skv_workspace *);
 /*
- * Workspace bytes of the kernels that fill lists of tiles, for batches within these bounds: in total, from the
- * beginning of the workspace; and of each kernel, from skv_cuda_workspace_offset() on.
+ * Workspace bytes of the kernels that fill lists of tiles, for batches within these bounds: the total, counted from the
+ * beginning of the workspace, then the bytes that each kernel uses after skv_cuda_workspace_offset().
  */
 size_t skv_cuda_tile_lists_bytes(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *);
 size_t skv_cuda_kascade_bytes(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *);
@@ -289,12 +297,12 @@ size_t skv_cuda_hip_bytes(const struct skv_shape *, const struct skv_batch *boun
 size_t skv_cuda_minference_bytes(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *);
 
 /*
- * Whether this build has the kernels that decode over pages of this shape, or over quantized KV. See
+ * Does this build have the kernels that decode over pages of this shape, or, if `quantized`, over quantized KV? See
  * decode/instances.h.
  */
 bool skv_cuda_decodes(const struct skv_shape *, bool quantized);
 
-/* Allow kernels more shared memory than the default. Called on the current device, before the first launch. */
+/* Permit kernels more shared memory than the default. Called on the current device, before the first launch. */
 cudaError_t skv_cuda_decode_init(void);
 cudaError_t skv_cuda_decode_latent_init(uint32_t room);
 cudaError_t skv_cuda_prefill_init(void);
@@ -309,6 +317,6 @@ cudaError_t skv_cuda_nearest_refs_init(void);
 cudaError_t skv_cuda_encode_init(void);
 cudaError_t skv_cuda_decompress_init(void);
 
-bool skv_cuda_overlaps(void); /* whether the device has clusters and overlapping launches (Hopper and later) */
+bool skv_cuda_overlaps(void); /* does the device have clusters and overlapping launches (Hopper and later)? */
 
 #endif

@@ -2,10 +2,10 @@
 /*
  * kernels/cuda/runtime/device.cu - CUDA devices, memory, streams and graphs: see kernels/device.h.
  *
- * The runtime is linked statically, so its per-thread state is private to this module. The driver's current context is
- * shared with the rest of the process; enter() and leave() save and restore it. They use the driver API because the
- * runtime API can only name a device: restoring device 0 in a thread that had no current context would create one,
- * which takes half a gigabyte of memory.
+ * The CUDA runtime is linked statically, so its per-thread state is private to this module. The driver's current
+ * context, however, is shared with the rest of the process; enter() saves it and leave() restores it. They use the
+ * driver API because the runtime API can only name a device: restoring device 0 in a thread that had no current context
+ * would create a context, which takes half a gigabyte of memory.
  */
 #include <dlfcn.h>
 #include <errno.h>
@@ -48,7 +48,7 @@ int skv_cuda_result(cudaError_t e, const char *what)
 {
 	if (e == cudaSuccess)
 		return 0;
-	cudaGetLastError(); /* reported here: the next check must not report it again */
+	cudaGetLastError(); /* clears the error, which is reported here: the next check must not report it again */
 	return skv_cuda_failed(errno_of(e), what, cudaGetErrorString(e));
 }
 
@@ -61,19 +61,20 @@ static const char *error(void)
 
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 
-/* Driver functions, looked up by name: the module does not link libcuda. */
+/* Driver functions, which are looked up by name because the module does not link libcuda. */
 static struct {
 	decltype(&cuCtxGetCurrent) get_current;
 	decltype(&cuCtxSetCurrent) set_current;
 } driver;
 
 static struct {
-	CUcontext context; /* the primary context; NULL until the first thread has entered */
-	uint32_t multiprocessors, shared_memory; /* shared_memory: max bytes of a block */
+	/* The device's primary context; NULL until a thread has entered the device. */
+	CUcontext context;
+	uint32_t multiprocessors, shared_memory; /* shared_memory: max bytes of a block's shared memory */
 	bool overlaps;
 } devices[SKV_BACKEND_MAX_DEVICES];
 
-/* Called with the lock held. */
+/* Looks up the driver functions. Called with the lock held. */
 static int load_driver(void)
 {
 	if (driver.set_current)
@@ -128,7 +129,7 @@ static int info(unsigned device, struct skv_device_info *ret)
 	return 0;
 }
 
-/* Initializes a device when the first thread enters it. Called with the lock held. */
+/* Initializes a device. Called when the first thread enters the device, with the lock held. */
 static int prepare(unsigned device)
 {
 	CUcontext context;
@@ -384,7 +385,7 @@ extern "C" __attribute__((visibility("default"))) const struct skv_backend *skv_
 		.size = sizeof backend,
 		.abi = SKV_BACKEND_ABI,
 		.name = "cuda",
-		.kernels = NULL, /* set below: it is defined in another file */
+		.kernels = NULL, /* set below, because the table of kernels is defined in another file */
 		.error = error,
 		.count = count,
 		.info = info,

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/fp8.cuh - fp8 rows: e4m3 elements with one power of two per row as scale (SKV_FP8 in types.h).
+ * kernels/cuda/runtime/fp8.cuh - fp8 rows: e4m3 elements, and for each row one scale, a power of two (SKV_FP8 in
+ * types.h).
  *
- * Rows are converted to fp16 on their way to the tensor cores. Their scales multiply scores and softmax weights, or the
- * elements themselves if rows pass through shared memory.
+ * fp8 rows are converted to fp16 before the tensor cores multiply them. A row's scale multiplies its scores and softmax
+ * weights, or the elements themselves if the row passes through shared memory.
  */
 #ifndef SKV_CUDA_FP8_CUH
 #define SKV_CUDA_FP8_CUH
@@ -18,7 +19,7 @@ struct FP8 : F16 {
 template <class T> static constexpr bool is_fp8 = T::dtype == SKV_FP8;
 template <class T> static constexpr uint32_t element_bytes = is_fp8<T> ? 1 : 2;
 
-#define FP8_NAN_SCALE 255u /* scale of a row that is NaN: it stands for infinity, and the elements are zeros */
+#define FP8_NAN_SCALE 255u /* scale of a row that is NaN: the factor is infinity, the elements are zeros */
 
 /* ---- reading --------------------------------------------------------------------------------- */
 
@@ -33,20 +34,20 @@ DEVICE uint32_t fp8_upper(uint32_t word)
 	return fp8_lower(word >> 16);
 }
 
-/* The two numbers of the lower half, as floats. */
+/* Converts the two e4m3 numbers in a word's lower half to floats. */
 DEVICE float2 fp8_two(uint32_t word)
 {
 	const uint32_t two = fp8_lower(word);
 	return __half22float2(*(const __half2 *)&two);
 }
 
-/* Eight elements, converted to words of fp16. */
+/* Converts eight e4m3 elements to four words of fp16. */
 DEVICE uint4 fp8_widen(uint2 e)
 {
 	return make_uint4(fp8_lower(e.x), fp8_upper(e.x), fp8_lower(e.y), fp8_upper(e.y));
 }
 
-/* Eight elements at `row` times the row's scale, as fp16, within its range, like elements of fp16 pages. */
+/* Loads eight elements at `row`, times the row's scale, as fp16. Like those of fp16 pages, they must fit fp16's range. */
 DEVICE uint4 fp8_values(const uint8_t *row, uint32_t scale)
 {
 	const uint4 e = fp8_widen(*(const uint2 *)row);
@@ -62,8 +63,8 @@ DEVICE uint4 fp8_values(const uint8_t *row, uint32_t scale)
 }
 
 /*
- * The factor that a row's scale stands for. It is infinite for a row that is NaN, whose elements are zeros, so products
- * are NaN.
+ * The factor that a row's scale stands for. The factor is infinite for a row that is NaN; the row's elements are zeros,
+ * so the products are NaN.
  */
 DEVICE float fp8_unit(uint32_t scale)
 {
@@ -106,8 +107,8 @@ DEVICE uint4 widen(uint2 e)
 }
 
 /*
- * row_read8() loads eight elements of rows of any pool dtype, from i on, a multiple of 8. row_pair() returns elements 2
- * k and 2 k + 1 of these, not multiplied by fp8 scales.
+ * row_read8() loads elements i to i + 7 of rows of any pool dtype; i is a multiple of 8. row_pair() returns elements 2
+ * k and 2 k + 1 of the eight as floats, not multiplied by fp8 scales.
  */
 DEVICE uint4 row_read8(uint32_t dtype, const uint8_t *rows, size_t i)
 {
@@ -125,28 +126,30 @@ DEVICE float2 row_pair(uint32_t dtype, uint4 e, int k)
 
 /* ---- writing --------------------------------------------------------------------------------- */
 
-/* The magnitude of a number as an integer; NaN is the largest. The largest one of a row determines its scale. */
+/* The magnitude of a number as an integer; NaN is the largest. A row's largest magnitude determines its scale. */
 DEVICE uint32_t fp8_size(float x)
 {
 	return __float_as_uint(x) & 0x7fffffff;
 }
 
-/* The scale of a row whose largest magnitude is `top`, as computed by the host's fp8_scale_of(). */
+/* Returns the scale of a row whose largest magnitude is `top`: the same scale as the host's fp8_scale_of(). */
 DEVICE uint32_t fp8_scale_of(uint32_t top)
 {
 	if (top >= (127u + 120) << 23)
 		return FP8_NAN_SCALE;
-	top = (top + 0x1fffff) >> 23; /* the exponent, plus one if the mantissa is above 1.75 */
+	top = (top + 0x1fffff) >> 23; /* the exponent, plus 1 if the mantissa is above 1.75 */
 	return top > 9 ? top - 8 : 1;
 }
 
-/* The factor of elements before they are stored; 0 for a row that is NaN, whose elements are not used. */
+/*
+ * Factor by which elements are multiplied before they are stored; 0 for a row that is NaN, whose elements are not used.
+ */
 DEVICE float fp8_inverse(uint32_t scale)
 {
 	return scale == FP8_NAN_SCALE ? 0 : __uint_as_float((254 - scale) << 23);
 }
 
-/* Two elements of a row with this scale, rounded to nearest even. */
+/* Converts two elements of a row with this scale to e4m3, rounded to nearest even. */
 DEVICE uint32_t fp8_pair(uint32_t scale, float2 x)
 {
 	const float by = fp8_inverse(scale);
@@ -154,20 +157,20 @@ DEVICE uint32_t fp8_pair(uint32_t scale, float2 x)
 	                              : __nv_cvt_float2_to_fp8x2(make_float2(x.x * by, x.y * by), __NV_SATFINITE, __NV_E4M3);
 }
 
-/* The value that an element reads back as after it was stored in a row with this scale. */
+/* Returns the value that is read back after element x was stored in a row with this scale. */
 DEVICE float fp8_rounded(uint32_t scale, float x)
 {
 	return fp8_two(fp8_pair(scale, make_float2(x, 0))).x * fp8_unit(scale);
 }
 
 /*
- * A warp stores a row: `dim` elements of the caller's, a multiple of 16, from `at` on. D is `dim`, or 0 if that is not
- * a constant.
+ * A warp converts and stores a row: `dim` elements of the caller's rows, a multiple of 16, beginning at element `at`. D
+ * is `dim`, or 0 if that is not a constant.
  */
 template <int D>
 DEVICE void store_fp8_row(uint32_t io_dtype, const void *from, size_t at, uint32_t dim, uint8_t *to, uint8_t *to_scale)
 {
-	constexpr int most = (D ? D + 63 : SKV_MAX_HEAD_DIM) / 64; /* a lane has elements 2 lane + 64 i and + 1 */
+	constexpr int most = (D ? D + 63 : SKV_MAX_HEAD_DIM) / 64; /* a lane has elements d = 2 lane + 64 i and d + 1 */
 	const uint32_t lane = threadIdx.x % 32;
 	float2 x[most];
 	uint32_t top = 0;

@@ -3,10 +3,11 @@
  * kernels/cuda/runtime/gemm.cuh - matrix products of rows with rows, C[BM][BN] = A[BM][k] B[BN][k]ᵀ, by a block of
  * eight warps.
  *
- * Operands are bf16, sums fp32, added up in the order of k: an element's bits do not depend on what is computed
- * beside it, nor on BM and BN. Rows come from the addresses in a struct gemm_operand, in steps of DEEP elements:
- * while the tensor cores work on one step, the next is being loaded. A step of a row is eight pieces of 16 bytes,
- * piece p of row r at p ^ (r % 8): the eight rows' pieces that one ldmatrix reads lie in different banks.
+ * Operands are bf16 and sums are fp32, added up in the order of k, so the bits of an element of C depend neither on
+ * other elements nor on BM and BN. Rows are loaded from the addresses in a struct gemm_operand, in steps of DEEP
+ * elements: while the tensor cores multiply one step, the next step is being loaded. A step of a row is eight pieces of
+ * 16 bytes. Piece p of row r is stored at p ^ (r % 8), so that the eight rows' pieces that one ldmatrix reads lie in
+ * different banks.
  */
 #ifndef SKV_CUDA_GEMM_CUH
 #define SKV_CUDA_GEMM_CUH
@@ -19,18 +20,18 @@
 #define DEEP 64u
 
 /*
- * Rows of one operand: all in the same storage format, or, with `bf16`, rows of a bf16 matrix. A thread loads piece
- * threadIdx.x % 8 of rows at[].
+ * Rows of one operand of the product. With `bf16` they are rows of a bf16 matrix, otherwise all of them have the
+ * storage format `format`. A thread loads piece threadIdx.x % 8 of each of its rows at[].
  */
 template <int ROWS, bool bf16> struct gemm_operand {
 	struct stored_format format; /* unused if `bf16` */
 	uint32_t from, k; /* the first element, a multiple of 8, and the number of elements */
-	const uint8_t *at[ROWS / GEMM_LOADS]; /* NULL: zeros */
-	float square[ROWS / GEMM_LOADS]; /* sums of squares of this thread's pieces, if requested */
+	const uint8_t *at[ROWS / GEMM_LOADS]; /* addresses of the rows that this thread loads; NULL: a row of zeros */
+	float square[ROWS / GEMM_LOADS]; /* sums of squares over this thread's pieces of each row, if requested */
 
 };
 
-/* The row of at[i]. */
+/* Returns the number, within the operand's tile, of the row that this thread loads from at[i]. */
 DEVICE uint32_t operand_row(int i)
 {
 	return threadIdx.x / 8 + i * GEMM_LOADS;
@@ -38,11 +39,13 @@ DEVICE uint32_t operand_row(int i)
 
 DEVICE uint32_t piece_at(int i)
 {
-	const uint32_t row = operand_row(0); /* the other rows are multiples of 8 further: row % 8 is the same */
+	const uint32_t row = operand_row(0); /* row % 8 is the same for all of this thread's rows */
 	return (row + i * GEMM_LOADS) * (DEEP * 2) + (threadIdx.x % 8 ^ row % 8) * 16;
 }
 
-/* Begins to load the elements from k0 on: into registers, or directly to shared memory if they need no conversion. */
+/*
+ * Begins to load elements k0 to k0 + DEEP - 1: into registers, or directly to shared memory if they need no conversion.
+ */
 template <int ROWS, bool bf16>
 DEVICE void load_operand(const struct gemm_operand<ROWS, bf16> *o, uint32_t k0,
                          struct numbers x[ROWS / GEMM_LOADS], uint8_t *to)
@@ -58,7 +61,7 @@ DEVICE void load_operand(const struct gemm_operand<ROWS, bf16> *o, uint32_t k0,
 	}
 }
 
-/* Completes the load: the elements are in shared memory after the block's next barrier. */
+/* Completes load_operand(): the elements are in shared memory after the block's next barrier. */
 template <int ROWS, bool bf16, bool squares>
 DEVICE void store_operand(struct gemm_operand<ROWS, bf16> *o, const struct numbers x[ROWS / GEMM_LOADS], uint8_t *to)
 {
@@ -80,8 +83,8 @@ DEVICE void store_operand(struct gemm_operand<ROWS, bf16> *o, const struct numbe
 }
 
 /*
- * A warp has 64 columns of C and gemm_tiles tiles of 16 rows. A lane has two of each eight columns, in two rows of each
- * tile.
+ * The part of C that a thread accumulates. A warp has 64 columns of C and gemm_tiles tiles of 16 rows. A lane has two
+ * of every eight columns, in two rows of each tile.
  */
 template <int BM, int BN> constexpr int gemm_tiles = BM * BN / 8192;
 
@@ -89,13 +92,16 @@ template <int BM, int BN> struct gemm {
 	float c[gemm_tiles<BM, BN>][8][4];
 };
 
-/* The row of C of c[m][][2 x] and c[m][][2 x + 1]. */
+/* Returns the row of C that the accumulators c[m][n][2 x] and c[m][n][2 x + 1] belong to. */
 template <int BM, int BN> DEVICE uint32_t gemm_row(int m, int x)
 {
 	return threadIdx.x / 32 / (BN / 64) * (16 * gemm_tiles<BM, BN>) + 16 * m + 8 * x + threadIdx.x % 32 / 4;
 }
 
-/* The column of c[][n][2 x], x any. */
+/*
+ * Returns the column of C that the accumulators c[m][n][0] and c[m][n][2] belong to. c[m][n][1] and c[m][n][3] belong
+ * to the next column.
+ */
 template <int BN> DEVICE uint32_t gemm_col(int n)
 {
 	return threadIdx.x / 32 % (BN / 64) * 64 + 8 * n + threadIdx.x % 4 * 2;
@@ -124,10 +130,10 @@ template <int BM, int BN> DEVICE void gemm_step(struct gemm<BM, BN> *g, uint32_t
 	}
 }
 
-/* Bytes of shared memory of a product: two steps of each operand. */
+/* Bytes of shared memory of a product: two buffers, each for one step of both operands. */
 template <int BM, int BN> constexpr uint32_t gemm_bytes = 2 * (BM + BN) * DEEP * 2;
 
-/* C += A Bᵀ. */
+/* Adds a product to the accumulators: C += A Bᵀ. */
 template <bool squares, int BM, int BN, bool plain_a, bool plain_b>
 DEVICE void gemm_add(struct gemm<BM, BN> *g, struct gemm_operand<BM, plain_a> *a,
                      struct gemm_operand<BN, plain_b> *b, uint8_t *shared)
@@ -143,7 +149,7 @@ DEVICE void gemm_add(struct gemm<BM, BN> *g, struct gemm_operand<BM, plain_a> *a
 		uint8_t *to = shared + turn * part, *next = shared + (turn ^ 1) * part;
 		store_operand<BM, plain_a, false>(a, x, to);
 		store_operand<BN, plain_b, squares>(b, y, to + a_bytes);
-		__syncthreads(); /* the previous step has been used, too, so its buffer is free */
+		__syncthreads(); /* all threads have also used the previous step, so its buffer is free */
 		if (k + DEEP < a->k) {
 			load_operand(a, k + DEEP, x, next);
 			load_operand(b, k + DEEP, y, next + a_bytes);
@@ -156,8 +162,8 @@ DEVICE void gemm_add(struct gemm<BM, BN> *g, struct gemm_operand<BM, plain_a> *a
 #define GEMM_PITCH(BN) ((BN) + 4) /* floats of a row of C in shared memory */
 
 /*
- * Bytes of shared memory if gemm_to_shared() follows. It stores C in place of the operands, for all threads:
- * [BM][GEMM_PITCH(BN)].
+ * Bytes of shared memory of a product whose C is passed to gemm_to_shared(), which overwrites the operands in shared
+ * memory with C, [BM][GEMM_PITCH(BN)], for all threads to read.
  */
 template <int BM, int BN> constexpr uint32_t gemm_bytes_with_c =
         gemm_bytes<BM, BN> > BM * GEMM_PITCH(BN) * 4 ? gemm_bytes<BM, BN> : BM * GEMM_PITCH(BN) * 4;

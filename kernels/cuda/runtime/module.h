@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/module.h - the parts of the module around the attention kernels.
+ * kernels/cuda/runtime/module.h - the parts of the CUDA module other than the attention kernels.
  *
  *   device.cu  devices, their memory, streams and graphs; the module's one exported symbol
  *   share.cu   memory of other processes, mapped into this one
@@ -19,7 +19,7 @@
 int skv_cuda_failed(int r, const char *what, const char *why);
 int skv_cuda_result(cudaError_t e, const char *what);
 
-/* Implement the members of struct skv_backend of the same names. */
+/* Functions that implement the members of the same names in struct skv_backend. */
 int skv_cuda_reserve(size_t bytes, void **ret);
 int skv_cuda_release(void *at, size_t bytes);
 int skv_cuda_map(void *at, size_t bytes, int fd, bool writable);

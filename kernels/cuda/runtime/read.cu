@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/read.cu - a plain streaming read: the bandwidth that the attention kernels are measured
- * against.
+ * kernels/cuda/runtime/read.cu - a plain streaming read of memory, whose bandwidth is the baseline for the attention
+ * kernels.
  *
- * Eight independent loads a thread, in the order of the addresses, with nothing to do between them.
+ * Each thread has eight independent loads in flight, in the order of the addresses, and computes nothing between them.
  */
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/runtime/read.h"
 
 #define THREADS 256
-#define BLOCKS 16u /* per multiprocessor */
+#define BLOCKS 16u /* blocks per multiprocessor */
 #define DEEP 8
 
 __device__ uint32_t sink;
@@ -39,7 +39,7 @@ __global__ void __launch_bounds__(THREADS) read_kernel(const uint4 *p, size_t n)
 	}
 	for (; i < n; i += stride)
 		sum += load(p + i).x;
-	if (sum == 0x5eed5eed) /* practically never; keeps the compiler from removing the loads */
+	if (sum == 0x5eed5eed) /* practically never true; keeps the compiler from removing the loads */
 		sink = sum;
 }
 

@@ -4,7 +4,7 @@
 
 #include <cuda_runtime.h>
 
-/* Reads `bytes` bytes once, for benchmarks. */
+/* Queues a kernel that reads `bytes` bytes once, for benchmarks. */
 void skv_cuda_read(const void *, size_t bytes, cudaStream_t);
 
 #endif

@@ -2,12 +2,12 @@
 /*
  * kernels/cuda/runtime/rows.cuh - scores of many query rows on the tensor cores: 64 rows per block, 16 per warp.
  *
- * All rows belong to one kv head: they are the rows of a call times the q heads of the group, so that short calls fill
- * a block, too. K (and V) pass through shared memory in tiles of 64 tokens, which begin at multiples of 64 tokens. So a
- * row's result does not depend on its neighbours or on how a prompt is chunked.
+ * All rows of a block belong to one kv head: a row here is a pair of a query row of the call and a q head of the GQA
+ * group, so that short calls fill a block, too. K (and V) pass through shared memory in tiles of 64 tokens, which begin
+ * at multiples of 64 tokens. So a row's result does not depend on other rows or on how a prompt is chunked.
  *
- * A row of a tile is stored as 16-byte pieces, piece p of token t at p ^ (t % 8): the eight tokens' pieces that one
- * ldmatrix reads lie in different banks.
+ * A token's row in a tile is stored as 16-byte pieces. Piece p of token t is at p ^ (t % 8), so that the eight tokens'
+ * pieces that one ldmatrix reads lie in different banks.
  */
 #ifndef SKV_CUDA_ROWS_CUH
 #define SKV_CUDA_ROWS_CUH
@@ -28,7 +28,7 @@ struct rows_params {
 	const uint8_t *pool;
 	size_t page_bytes;
 	const void *q;
-	uint32_t q_stride; /* elements from one row to the next */
+	uint32_t q_stride; /* elements from one row of q to the next */
 	struct score_scale scale;
 	uint32_t n_heads, n_kv_heads, group, layer, io_dtype;
 };
@@ -51,27 +51,27 @@ static inline struct rows_params rows_params_of(const struct skv_shape *sh, cons
 	return c;
 }
 
-/* The work of a block. */
+/* The rows that a block processes. */
 struct rows_item {
 	const struct skv_kseq *s;
 	const skv_pte *table;
-	uint32_t h, first; /* kv head; first of the (row, head) pairs */
-	uint32_t skip;     /* rows of the sequence before the first pair */
-	uint32_t end;      /* tokens that the last row attends to */
+	uint32_t h, first; /* index of the kv head; index of the block's first (row, head) pair */
+	uint32_t skip;     /* query rows of the sequence before its first (row, head) pair */
+	uint32_t end;      /* number of tokens that the block's last row attends to */
 };
 
-/* Bytes of a token in a tile: a power of two, as the swizzle needs. */
+/* Bytes of a token's row in a tile: a power of two, as the swizzle requires. */
 template <int D> constexpr uint32_t pitch = D == 96 ? 256 : D * 2;
 
-/* Where piece p of token t lies in a tile. */
+/* Byte offset of piece p of token t in a tile. */
 template <int D> DEVICE uint32_t piece_at(uint32_t t, uint32_t p)
 {
 	return t * pitch<D> + (p ^ t % 8) * 16;
 }
 
 /*
- * Loads piece p of a row into shared memory. `row` is its number among the `rows` rows of the page, the first half of
- * which are K. fp8 rows are converted to fp16, so their copies are not asynchronous.
+ * Loads piece p of a row of a page into shared memory. `row` is the row's index among the page's `rows` rows, of which
+ * the first half are K. fp8 rows are converted to fp16, so they are not copied asynchronously.
  */
 template <class T, int D>
 DEVICE void load_row_piece(uint32_t to, const uint8_t *page, uint32_t row, uint32_t rows, uint32_t p, bool resident)
@@ -83,7 +83,7 @@ DEVICE void load_row_piece(uint32_t to, const uint8_t *page, uint32_t row, uint3
 		cp_async16(to, from, resident);
 }
 
-/* Load K of 64 tokens. */
+/* Loads the K rows of a tile's 64 tokens into shared memory. */
 template <class T, int D>
 __device__ static void load_tile(const struct rows_params *c, const struct rows_item *j, uint32_t tile, uint32_t k_at)
 {
@@ -98,13 +98,16 @@ __device__ static void load_tile(const struct rows_params *c, const struct rows_
 	}
 }
 
-/* A warp's 16 rows: (row, head) pairs from j->first on. Lane 4 g + c has parts of rows g and g + 8. */
+/*
+ * State of a warp's 16 rows: (row, head) pairs, of which the block's first is j->first. Lane 4 g + c has parts of rows
+ * g and g + 8.
+ */
 template <class T, int D> struct rows {
 	uint32_t q[D / 16][4];
 	float acc[D / 8][4];
 	float max[2], sum[2];
 	uint32_t token[2]; /* position of the last token that the row attends to */
-	uint32_t out[2];   /* number of the (row, head) pair in the call; 0xffffffff past the end */
+	uint32_t out[2];   /* index of the (row, head) pair in the call; 0xffffffff past the end */
 };
 
 template <class T, int D>
@@ -137,7 +140,10 @@ __device__ static void begin_rows(struct rows<T, D> *r, const struct rows_params
 			r->acc[a][x] = 0;
 }
 
-/* s[n]: products of tokens 8 n + 2 c and 8 n + 2 c + 1 with row g, then with row g + 8. */
+/*
+ * Computes the products q·k of 64 tokens: s[n][0, 1] are those of tokens 8 n + 2 c and 8 n + 2 c + 1 with row g,
+ * s[n][2, 3] those with row g + 8. The lane is 4 g + c.
+ */
 template <class T, int D>
 __device__ static void qk_scores(const struct rows<T, D> *r, uint32_t k_at, float s[TILE / 8][4])
 {
@@ -157,7 +163,7 @@ __device__ static void qk_scores(const struct rows<T, D> *r, uint32_t k_at, floa
 	}
 }
 
-/* Applies the softcap, if there is one, to products before they are scaled: see struct score_scale. */
+/* Applies the softcap, if the model has one, to products q·k that are not yet scaled: see struct score_scale. */
 DEVICE void cap_scores(struct score_scale by, float s[TILE / 8][4])
 {
 	if (by.cap == 0)
@@ -170,8 +176,8 @@ DEVICE void cap_scores(struct score_scale by, float s[TILE / 8][4])
 }
 
 /*
- * Turns products into scores: scaled, and -infinity for tokens that a row does not attend to or that are not resident.
- * `resident` has a bit for each page.
+ * Turns products q·k into scores: they are scaled, or become -infinity for tokens that a row does not attend to or
+ * whose page is not resident. `resident` has a bit for each page of the tile.
  */
 template <class T, int D>
 __device__ static void mask(const struct rows<T, D> *r, const struct rows_params *c, uint32_t tile,
@@ -188,7 +194,9 @@ __device__ static void mask(const struct rows<T, D> *r, const struct rows_params
 		}
 }
 
-/* Online softmax step for a tile: s becomes weights; maximum, sum and output are updated. */
+/*
+ * Performs an online softmax step for a tile: scores s become weights; the row's maximum, sum and output are updated.
+ */
 template <class T, int D> __device__ static void softmax_step(struct rows<T, D> *r, float s[TILE / 8][4])
 {
 #pragma unroll
@@ -217,7 +225,7 @@ template <class T, int D> __device__ static void softmax_step(struct rows<T, D> 
 	}
 }
 
-/* The resident pages of a tile, one bit each. */
+/* Returns a bit mask of the pages of a tile that are resident. */
 __device__ static uint32_t pages_resident(const struct rows_item *j, uint32_t tile)
 {
 	uint32_t resident = 0;

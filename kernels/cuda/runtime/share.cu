@@ -2,8 +2,8 @@
 /*
  * kernels/cuda/runtime/share.cu - map memory that another process allocated: see kernels/device.h.
  *
- * The runtime API has no functions for this, so driver functions are used, looked up by name. The caller has entered a
- * device, so the driver is loaded.
+ * The CUDA runtime API has no functions for this, so this file calls driver functions, which it looks up by name.
+ * Callers have entered a device, so the driver is loaded.
  */
 #include <cuda.h>
 #include <dlfcn.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/softmax.cuh - softmax in base 2: scores from products, the learned sink's term, and the
- * denominator, reduced over a block's threads.
+ * kernels/cuda/runtime/softmax.cuh - softmax in base 2: scores from products q·k, the learned attention sink's term,
+ * and the denominator, reduced over a block's threads.
  */
 #ifndef SKV_CUDA_SOFTMAX_CUH
 #define SKV_CUDA_SOFTMAX_CUH
@@ -12,7 +12,7 @@
 
 #define LN2 0.693147180559945309417f
 
-/* A product x = q·k becomes the score scale * x, in log2; if `cap` is not 0, scale * soft_cap(cap, x). */
+/* Turns a product x = q·k into a score in log2: scale * x, or scale * soft_cap(cap, x) if `cap` is not 0. */
 struct score_scale {
 	float scale, cap;
 };
@@ -25,8 +25,8 @@ static inline struct score_scale score_scale_of(const struct skv_shape *sh)
 }
 
 /*
- * tanh(x cap / (2 log2 e)), computed as 1 - 2 / (1 + 2^(cap x)). The error is at most about 2^-21, less than the effect
- * of rounding q and k on any score. The error of the hardware's tanh is 2^-11.
+ * Returns tanh(x cap / (2 log2 e)), computed as 1 - 2 / (1 + 2^(cap x)). The error is at most about 2^-21, less than
+ * the effect of rounding q and k on any score. The hardware's tanh instruction has an error of 2^-11.
  */
 DEVICE float soft_cap(float cap, float x)
 {
@@ -34,15 +34,18 @@ DEVICE float soft_cap(float cap, float x)
 }
 
 /*
- * The sink's term of a head's softmax, relative to a maximum; 0 without sinks. `sinks` are natural logarithms, `max` is
- * in log2.
+ * Returns the term that a head's attention sink adds to the sum of a softmax whose terms are relative to the maximum
+ * `max` (in log2). Without sinks the term is 0. `sinks` has one natural logarithm per head.
  */
 DEVICE float sink_term(const float *sinks, uint32_t head, float max)
 {
 	return sinks ? exp2_fast(sinks[head] * LOG2E - max) : 0;
 }
 
-/* Adds the sink's term to a denominator's log2. An infinite one (no tokens, or no row) stays as it is. */
+/*
+ * Adds the sink's term to a softmax denominator, given as log2. An infinite logarithm (no token, or no row) is not
+ * changed.
+ */
 DEVICE float add_sink(const float *sinks, uint32_t head, float lse)
 {
 	if (!sinks || isinf(lse))
@@ -51,13 +54,16 @@ DEVICE float add_sink(const float *sinks, uint32_t head, float lse)
 	return max + log2f(exp2_fast(lse - max) + exp2_fast(sink - max));
 }
 
-/* Natural logarithm of a sum of weights relative to a maximum; -infinity if the sum is 0. A NaN stays a NaN. */
+/*
+ * Natural logarithm of a sum of weights that are relative to a maximum; -infinity if the sum is 0, NaN if the sum is
+ * NaN.
+ */
 DEVICE float log_sum(float max, float sum)
 {
 	return sum == 0 ? -INFINITY : (max + log2f(sum)) * LN2;
 }
 
-/* A maximum, and the sum of exp2(x - maximum). */
+/* Part of a softmax: the maximum of some scores x in log2, and the sum of exp2(x - maximum). */
 struct partial_softmax {
 	float max, sum;
 };
@@ -68,7 +74,7 @@ DEVICE struct partial_softmax merge_softmax(struct partial_softmax a, struct par
 	return {max, a.sum * exp2f(a.max - base) + b.sum * exp2f(b.max - base)};
 }
 
-/* Merges the parts of a warp's lanes; the first lane has the result. */
+/* Merges the partial softmaxes of a warp's lanes; the first lane has the result. */
 DEVICE struct partial_softmax warp_merge_softmax(struct partial_softmax mine)
 {
 #pragma unroll
@@ -77,7 +83,7 @@ DEVICE struct partial_softmax warp_merge_softmax(struct partial_softmax mine)
 	return mine;
 }
 
-/* log2 of the denominator, from the warps' parts; infinity if the sum is not positive. */
+/* Merges the partial softmaxes of a block's warps into log2 of the denominator; infinity if the sum is not positive. */
 template <int warps> DEVICE float log_denominator(const struct partial_softmax (&of_warp)[warps])
 {
 	struct partial_softmax all = of_warp[0];

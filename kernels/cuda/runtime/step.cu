@@ -2,8 +2,8 @@
 /*
  * kernels/cuda/runtime/step.cu - the kernels that begin and end a step: see struct skv_stage, struct skv_publish.
  *
- * Both read their input directly from pinned memory: it is a few KiB, read once, and one launch takes less time than a
- * copy and a launch.
+ * Both kernels read their input directly from pinned host memory: the input is a few KiB, read once, and one launch
+ * takes less time than a copy and a launch.
  */
 #include "kernels/cuda/runtime/module.h"
 
@@ -26,8 +26,8 @@ __global__ void __launch_bounds__(THREADS) stage_kernel(const __grid_constant__ 
 }
 
 /*
- * One warp per sequence. A reader that sees the commit word also sees everything else published for the sequence's
- * step, and every kernel of the step has ended.
+ * Publishes the end of a step, one warp per sequence. A reader that sees the commit word also sees everything else
+ * published for the sequence's step, and knows that all earlier kernels of the step have ended.
  */
 __global__ void __launch_bounds__(THREADS) publish_kernel(const struct skv_publish *one, uint32_t n,
                                                           const int32_t *next)

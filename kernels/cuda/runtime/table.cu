@@ -1,5 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/runtime/table.cu - the table of functions, what it supports, and the layout of its workspace. */
+/*
+ * kernels/cuda/runtime/table.cu - the CUDA backend's table of functions, the shapes that it supports, and its
+ * workspace.
+ */
 #include "kernels/compress-check.h"
 #include "kernels/cuda/runtime/cuda.h"
 
@@ -50,9 +53,9 @@ static size_t carve(size_t *at, size_t bytes)
 }
 
 /*
- * Size of the score ring, in tokens of head tiles: room for all work items that run at a time (an item of a long
- * sequence has more than a chunk's CHUNK_TILES), and for two whole sequences, whose scores may be in use. A larger ring
- * would leave too little of the L2 cache for other data; the size was found by measurement.
+ * Size of the score ring, in tokens of head tiles. The ring has room for all work items that run at a time (an item of
+ * a long sequence has more than a chunk's CHUNK_TILES), and for two whole sequences, whose scores may be in use. A
+ * larger ring would leave too little of the L2 cache for other data; the size was found by measurement.
  */
 static size_t ring_tokens(const struct skv_shape *sh, uint32_t n, uint32_t tokens)
 {
@@ -63,10 +66,10 @@ static size_t ring_tokens(const struct skv_shape *sh, uint32_t n, uint32_t token
 	return all < some ? all : some;
 }
 
-/* Bytes of scores that stay in the L2 cache from the pass that stores them until the pass that reads them. */
+/* Bytes of scores that stay in the L2 cache between the pass that stores scores and the pass that reads them. */
 #define CACHED_SCORES (36u << 20)
 
-/* Pages of scores of a sequence, and the bytes of one such page. */
+/* Number of pages of scores of a sequence, over all its head tiles, and the bytes of the scores of one page. */
 static size_t score_pages(const struct skv_shape *sh, uint32_t tokens)
 {
 	return (size_t)n_head_tiles(sh) * (tokens / SKV_PAGE_TOKENS);
@@ -77,8 +80,8 @@ static size_t score_page_bytes(const struct skv_shape *sh)
 }
 
 /*
- * Sequences processed at a time when tokens are selected by stored scores: at least one, in slices of about the same
- * size.
+ * Number of sequences processed at a time when tokens are selected by stored scores: at least one. Batches are divided
+ * into slices of about the same size.
  */
 static uint32_t scored_sequences(const struct skv_shape *sh, uint32_t n, uint32_t tokens)
 {
@@ -87,8 +90,8 @@ static uint32_t scored_sequences(const struct skv_shape *sh, uint32_t n, uint32_
 }
 
 /*
- * Room for their scores, in tokens of head tiles. It also suffices for calls with smaller bounds, which process more
- * sequences at a time.
+ * Room for the stored scores of scored_sequences(), in tokens of head tiles. It also suffices for calls with smaller
+ * bounds, which process more sequences at a time.
  */
 static size_t scored_tokens(const struct skv_shape *sh, uint32_t n, uint32_t tokens)
 {
@@ -97,29 +100,30 @@ static size_t scored_tokens(const struct skv_shape *sh, uint32_t n, uint32_t tok
 }
 
 /*
- * Max runs of an item if blocks take several items. If results have few values, many results cost less than long items.
+ * Max runs of a work item if blocks take several items. If results have few values, writing many results costs less
+ * than long items.
  */
 static uint32_t later_runs(uint32_t heads, uint32_t head_dim)
 {
 	return heads * head_dim <= 128 ? 4 : max_item_runs(heads, head_dim);
 }
 
-/* Max items per SM, unless items have the largest size. */
+/* Max work items per SM, unless items have the largest size. */
 #define SM_ITEMS 8u
 
-#define MERGE_LAUNCH 10000u /* ns that a launch that merges takes ... */
-#define MERGE_BLOCKS 3000u /* ... and that merging takes if the decode kernel's blocks do it */
+#define MERGE_LAUNCH 10000u /* ns of a launch that merges results */
+#define MERGE_BLOCKS 3000u /* ns of a merge by the decode kernel's own blocks */
 
-/* Nanoseconds that an SM takes for a tile at its share of the memory bandwidth. */
+/* Nanoseconds in which an SM, with its share of the memory bandwidth, reads a tile. */
 static uint64_t tile_time(const struct launch_size *l)
 {
 	return 360 * l->head_dim / 128;
 }
 
 /*
- * Estimates a launch's time in nanoseconds: the larger of what the busiest SM takes to read and of what its warps wait
- * if they are few; plus the time to write and merge results, including the wait of the next launch for these. Measured
- * on an H100.
+ * Estimates a launch's time in nanoseconds. The time is the larger of two: the busiest SM's reads, and the waits of its
+ * warps, if there are few warps. Added to it is the time to write and merge results, including the next launch's wait
+ * for them. The constants were measured on an H100.
  */
 static uint64_t time_of(struct division by, const struct launch_size *l)
 {
@@ -133,8 +137,8 @@ static uint64_t time_of(struct division by, const struct launch_size *l)
 }
 
 /*
- * Nanoseconds of work that justify a block if other streams wait for its SM. Half as much took 2% longer, a quarter 25%
- * (H100).
+ * Nanoseconds of work that justify a block if other streams wait for its SM. With half of this value, work took 2%
+ * longer; with a quarter of it, 25% (H100).
  */
 #define BLOCK_WORK 40000u
 
@@ -147,8 +151,9 @@ uint32_t launch_blocks(const struct launch_size *l, uint32_t beside)
 }
 
 /*
- * Results have the same bits however requests are divided. Large runs and items are better as long as there are enough
- * for all SMs: each has a fixed cost at its beginning and end, and each item writes a result.
+ * Chooses the sizes of runs and work items. Results have the same bits however requests are divided. Large runs and
+ * items are better as long as there are enough for all SMs: each run and item has a fixed cost at its beginning and
+ * end, and each item writes a result.
  */
 struct division divide_requests(const struct launch_size *l, uint32_t most)
 {
@@ -169,8 +174,8 @@ struct division divide_requests(const struct launch_size *l, uint32_t most)
 }
 
 /*
- * The same for teams of warps, each of which takes head tiles of eight heads together, one run at a time. Results have
- * many values.
+ * Like divide_requests(), for teams of warps: each team takes `team` head tiles of eight heads together, one run at a
+ * time. Their results have many values.
  */
 struct division divide_among_teams(const struct launch_size *l, uint32_t team, uint32_t most)
 {
@@ -193,12 +198,12 @@ struct division divide_among_teams(const struct launch_size *l, uint32_t team, u
 }
 
 /*
- * Max partial results of a launch over `head_tiles` head tiles of `heads` heads each, in requests of at most `tokens`
- * tokens.
+ * Max number of partial results of a launch over `head_tiles` head tiles of `heads` heads each, in requests of at most
+ * `tokens` tokens.
  */
 static size_t partial_results(const struct skv_shape *sh, uint32_t head_tiles, uint32_t heads, uint32_t tokens)
 {
-	const uint32_t tiles = tokens / SKV_PAGE_TOKENS + 3; /* a window may cut pages at three ends */
+	const uint32_t tiles = tokens / SKV_PAGE_TOKENS + 3; /* with a window, pages are cut at up to three positions */
 	const struct division largest = {RUN_FEWER * LEAF_TILES, later_runs(heads, sh->head_dim)};
 	const size_t chunks = (size_t)head_tiles * MAX_CHUNKS, items = (size_t)head_tiles * items_of(largest, tiles);
 	const size_t few = SM_ITEMS * (size_t)skv_cuda_sms();
@@ -218,7 +223,7 @@ struct workspace_layout workspace_layout_of(const struct skv_shape *sh, uint32_t
 	l.ring = carve(&at, MAX_REQUESTS * sizeof(struct ring_entry));
 	l.arrived = carve(&at, MAX_MERGED * sizeof(uint32_t));
 	l.taken = carve(&at, sizeof(uint32_t));
-	/* An upper bound: MODE_TEAMS rounds up the head tiles of a kv head. */
+	/* The factor 2 makes this an upper bound: MODE_TEAMS rounds up the head tiles of a kv head. */
 	const uint32_t head_tiles = 2 * n * n_head_tiles(sh);
 	const size_t together = partial_results(sh, head_tiles, HEAD_TILE, l.tokens) * partial_floats(HEAD_TILE, sh->head_dim);
 	const size_t apart = partial_results(sh, n * sh->n_heads, 1, l.tokens) * partial_floats(1, sh->head_dim);

@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/runtime/wgmma.cuh - wgmma, products of a warpgroup (sm_90a): 64 rows by 64 or 128 columns, fp32 += 16
- * bit * 16 bit.
+ * kernels/cuda/runtime/wgmma.cuh - wgmma instructions, by which a warpgroup multiplies matrices (sm_90a): 64 rows by 64
+ * or 128 columns, fp32 sums of products of 16-bit elements.
  *
- * Matrices in shared memory lie in panels of 64 elements (128 bytes) per row, with their 16-byte pieces in the
- * hardware's 128-byte swizzle: piece p of row r is at p ^ (r % 8). Panels begin at multiples of 1,024 bytes.
+ * Matrices in shared memory are stored as panels, with 64 elements (128 bytes) of each row. The 16-byte pieces of a
+ * panel's row are in the hardware's 128-byte swizzle: piece p of row r is at p ^ (r % 8). Panels begin at multiples of
+ * 1,024 bytes.
  *
- * The accumulators have the layout of mma.m16n8k16, with 16 rows per warp: d[4 j + 0, 1] are columns 8 j + 2 c and 8 j
- * + 2 c + 1 of row g, d[4 j + 2, 3] those of row g + 8, with g = lane / 4, c = lane % 4. A first factor in registers
- * has the same layout, 16 columns at a time.
+ * The accumulators d have the layout of mma.m16n8k16, with 16 rows per warp. With g = lane / 4 and c = lane % 4, d[4 j]
+ * and d[4 j + 1] are columns 8 j + 2 c and 8 j + 2 c + 1 of row g; d[4 j + 2] and d[4 j + 3] are the same columns of
+ * row g + 8. A first factor in registers has the same layout, 16 columns at a time.
  */
 #ifndef SKV_CUDA_WGMMA_CUH
 #define SKV_CUDA_WGMMA_CUH
 
 #include "kernels/cuda/runtime/async-copy.cuh"
 
-/* Offset of piece p of row r of a panel. */
+/* Byte offset of piece p of row r in a panel. */
 DEVICE uint32_t panel_at(uint32_t r, uint32_t p)
 {
 	return r * 128 + (p ^ r % 8) * 16;
 }
 
 /*
- * A matrix descriptor. Its stride is the number of bytes from eight rows of a panel to the next eight. `lead` is the
- * number of bytes from a panel to the next one, if a product spans panels (a second factor of 128 columns, stored row
- * by row).
+ * Returns the descriptor by which wgmma finds a matrix in shared memory. The descriptor's stride is the number of bytes
+ * from eight rows of a panel to the next eight. `lead` is the number of bytes from a panel to the next one, if a
+ * product spans panels (a second factor of 128 columns, stored row by row).
  */
 DEVICE uint64_t matrix_descriptor(uint32_t at, uint32_t lead)
 {
@@ -32,8 +33,8 @@ DEVICE uint64_t matrix_descriptor(uint32_t at, uint32_t lead)
 }
 
 /*
- * Before products: registers are ready. After them: close a batch of products; wait until all but the last n batches
- * are done.
+ * wgmma_fence() is called before products: their registers are ready. wgmma_commit(), after products, closes a batch of
+ * products. wgmma_wait() waits until all but the last n batches are done.
  */
 DEVICE void wgmma_fence(void)
 {
@@ -48,7 +49,7 @@ template <int n> DEVICE void wgmma_wait(void)
 	asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(n) : "memory");
 }
 
-/* Makes generic writes to shared memory visible to the tensor cores, together with a barrier. */
+/* Together with a barrier, makes ordinary writes to shared memory visible to the tensor cores. */
 DEVICE void fence_proxy_async(void)
 {
 	asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -65,7 +66,7 @@ DEVICE void fence_proxy_async(void)
 	"%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63}, "
 #define WGMMA(n, type) "wgmma.mma_async.sync.aligned.m64n" n "k16.f32." type "." type " "
 
-/* Both factors in shared memory, each [row][16 elements]; the sum begins at 0 unless `add` is set. */
+/* Products of two factors in shared memory, each [row][16 elements]; sums begin at 0 unless `add` is set. */
 #define SCORES_64(type)                                                                                     \
 	asm volatile("{ .reg .pred p; setp.ne.b32 p, %34, 0; " WGMMA("64", type) SUMS_32                    \
 		     "%32, %33, p, 1, 1, 0, 0; }"                                                            \
@@ -75,7 +76,7 @@ DEVICE void fence_proxy_async(void)
 		     "%64, %65, p, 1, 1, 0, 0; }"                                                            \
 		     : D16(0), D16(16), D16(32), D16(48) : "l"(a), "l"(b), "r"(add))
 
-/* The first factor in registers, the second in shared memory, [16 rows][columns]; always added. */
+/* Products of a first factor in registers and a second in shared memory, [16 rows][columns]; always added to d. */
 #define VALUES_64(type)                                                                                     \
 	asm volatile(WGMMA("64", type) SUMS_32 "{%32,%33,%34,%35}, %36, 1, 1, 1, 1;"                         \
 		     : D16(0), D16(16) : "r"(w[0]), "r"(w[1]), "r"(w[2]), "r"(w[3]), "l"(b))

@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/cluster-select.cuh - selection of the best tokens by 16-bit keys. Each block of a cluster has
- * made the keys of its own share of a list. This file finds the k-th key of all blocks, and the ids of each block. It
- * is used by sketch-topk.cu and topk-scores.cu.
+ * kernels/cuda/select/cluster-select.cuh - selection of the best tokens of a list by 16-bit keys, by the blocks of a
+ * cluster. Each block has made the keys of its own share of the list. The functions here find the k-th largest key of
+ * all blocks, and write the ids that each block selects. sketch-topk.cu and topk-scores.cu use them.
  *
- * A key is a weight's log2 in units of 2^-10; it has two digits. Weights that differ by less are equal, and of equal
- * ones the lower id comes first. The blocks synchronize twice, and then read each other's shared memory:
+ * A key is the log2 of a weight in units of 2^-10, as two digits (bytes). Weights that differ by less have equal keys,
+ * and of equal keys the one with the lower id comes first. The blocks synchronize twice, and each time they then read
+ * each other's shared memory:
  *
- *   1. histograms of the keys' upper digits: each block finds the digit of the k-th key;
+ *   1. histograms of the keys' upper digits: each block finds the upper digit of the k-th key;
  *   2. histograms of the lower digits of keys with that upper digit: each block finds the k-th key, and how many ids
  *      come before its own.
  *
@@ -22,43 +23,47 @@
 
 namespace cg = cooperative_groups;
 
-#define WARPS 24u /* as many as there are registers for */
+#define WARPS 24u /* warps of a block: as many as the registers allow */
 #define THREADS (32 * WARPS)
 #define MAX_CLUSTER 16u
 
-#define BINS 256u            /* per digit */
-#define LANE_KEYS 8u         /* keys that a lane compares at a time */
-#define KEY_ANYWAY 65535u    /* recent and pinned ids; in no bin */
+#define BINS 256u            /* number of values of a digit */
+#define LANE_KEYS 8u         /* number of keys that a lane compares at a time */
+#define KEY_ANYWAY 65535u    /* key of recent and pinned ids, which is in no bin */
 #define KEY_LAST 65534u      /* largest key of a weight; the smallest is 1, also without a weight; 0: never selected */
-#define KEY_RANGE 64.0f      /* the range of keys, in log2 of weights ... */
-#define KEY_UNIFORM 31.0f    /* ... and in it, the place of equal weights for all tokens */
+#define KEY_RANGE 64.0f      /* the range of keys, in log2 of weights */
+#define KEY_UNIFORM 31.0f    /* the place in this range of a weight that all tokens have, if weights are equal */
 
-#define EQUAL 0x8000u /* flag of a candidate whose key is the k-th */
-#define SHARE_TOKENS (WARPS * (EQUAL - LANE_KEYS)) /* max tokens of a block: a warp has fewer than EQUAL */
+#define EQUAL 0x8000u /* flag of a candidate whose key equals the k-th key */
+#define SHARE_TOKENS (WARPS * (EQUAL - LANE_KEYS)) /* max tokens of a block: fewer than EQUAL per warp */
 
-/* A block's share of a list's keys. */
+/* A block's share of the keys of a list. */
 struct key_share {
-	uint32_t rank, blocks; /* in the cluster */
-	uint32_t token, n;     /* its first token, and its tokens, which are whole pages */
-	uint16_t *key;         /* [n], at a multiple of 16 bytes; write_ids() overwrites them */
+	uint32_t rank, blocks; /* rank of the block in its cluster; number of blocks */
+	uint32_t token, n;     /* first token of the share; number of its tokens, in whole pages */
+	/* [n] keys, at a multiple of 16 bytes; write_ids() overwrites them. */
+	uint16_t *key;
 };
 
 /*
- * A digit of the k-th key, how many keys with this digit are wanted, and how many keys of earlier blocks are above it
- * or have it.
+ * A digit of the k-th key, found in a histogram. `left`: number of wanted keys with this digit. `above` and `same`:
+ * numbers of keys of earlier blocks whose digit is larger, and equal.
  */
 struct found {
-	bool enough; /* else there are fewer keys than wanted */
+	bool enough; /* false: there are fewer keys than wanted */
 	uint32_t digit, left, above, same;
 };
 
-/* Counts of keys by a digit. For upper digits, element BINS counts those with KEY_ANYWAY. */
+/*
+ * A histogram: the number of keys for each value of a digit. For upper digits, element BINS is the number of keys
+ * KEY_ANYWAY.
+ */
 struct bins {
 	uint32_t n[BINS + 4];
 };
 
 struct select_smem {
-	/* For upper and lower digits: the counts of this block, of the cluster, of earlier blocks. */
+	/* Histograms of upper and of lower digits: of this block, of the whole cluster, and of earlier blocks. */
 	alignas(16) struct bins own[2], all[2], before[2];
 	uint32_t warp_sum[WARPS];
 	struct found found[2];
@@ -67,8 +72,8 @@ struct select_smem {
 /* ---- how a list is divided ------------------------------------------------------------------------ */
 
 /*
- * Clusters of `blocks` blocks that the device can run at a time; 0 for sizes that it refuses. Devices need not support
- * sizes above 8.
+ * Returns the number of clusters of `blocks` blocks that the device can run at a time; 0 for sizes that the device
+ * refuses. Devices need not support sizes above 8.
  */
 template <class Params> static uint32_t clusters_of(void (*kernel)(Params), uint32_t blocks, uint32_t smem)
 {
@@ -90,20 +95,20 @@ template <class Params> static uint32_t clusters_of(void (*kernel)(Params), uint
 	return (uint32_t)n;
 }
 
-/* Allows a kernel clusters of all sizes, and `smem` bytes of shared memory. */
+/* Permits a kernel clusters of all sizes, and `smem` bytes of shared memory. */
 template <class Params> static cudaError_t allow_clusters(void (*kernel)(Params), uint32_t smem)
 {
 	const cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)smem);
 
 	if (cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1) != cudaSuccess)
-		cudaGetLastError(); /* such clusters do not fit then */
+		cudaGetLastError(); /* clusters of such sizes then do not fit */
 	return e;
 }
 
 /*
- * Blocks for each of `lists` lists of `units` units, chosen so that the last ones are done soonest. A block takes the
- * time of its units plus that of `fixed` more. fit: for each cluster size, how many clusters the device has room for.
- * most: units that a block has room for. 0: there is no room for so many units.
+ * Chooses the number of blocks for each of `lists` lists of `units` units, so that the last block is done soonest. A
+ * block takes the time of its units plus that of `fixed` more. fit: for each cluster size, how many clusters the device
+ * has room for. most: number of units that a block has room for. Returns 0 if there is no room for so many units.
  */
 static inline uint32_t blocks_of_list(const uint32_t fit[MAX_CLUSTER + 1], uint32_t lists, uint32_t units, uint32_t most, uint32_t fixed)
 {
@@ -125,28 +130,31 @@ static inline uint32_t blocks_of_list(const uint32_t fit[MAX_CLUSTER + 1], uint3
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
 /*
- * The offset that gives a weight's log2 its place in the keys; both are divided by KEY_RANGE. `lse`: log2 of the
- * denominator by which the weight is still to be divided.
+ * Returns the offset that is added to a weight's log2 to give its place in the range of keys; both are divided by
+ * KEY_RANGE. `lse` is log2 of the denominator by which the weight is still to be divided.
  */
 DEVICE float key_offset(uint32_t len, float lse)
 {
 	return (KEY_UNIFORM + log2f((float)len) - lse) * (1 / KEY_RANGE);
 }
 
-/* The key of such a weight, which must be a number: the last bits of a float. It is not 0. */
+/*
+ * Returns the key, which is not 0, of a weight as placed by key_offset(). w must not be NaN. The key is the last bits
+ * of a float.
+ */
 DEVICE uint32_t key_of(float w)
 {
 	return __float_as_uint(__saturatef(w) * (float)(KEY_LAST - 1) + (8388608.0f + 1)) & 0xffff;
 }
 
-/* Called before keys are counted. The caller synchronizes the block. */
+/* Sets all counts to 0, before keys are counted. The caller then synchronizes the block. */
 DEVICE void clear_counts(struct select_smem *smem)
 {
 	for (uint32_t b = threadIdx.x; b < sizeof(struct bins) / 4 * 6; b += THREADS)
 		smem->own[0].n[b] = 0;
 }
 
-/* Counts a key's upper digit, if the key may be selected. */
+/* Counts a key's upper digit, unless the key is 0 and so never selected. */
 DEVICE void count_upper(struct select_smem *smem, uint32_t key)
 {
 	if (key)
@@ -155,7 +163,7 @@ DEVICE void count_upper(struct select_smem *smem, uint32_t key)
 
 /* ---- the k-th key -------------------------------------------------------------------------------- */
 
-/* Inclusive prefix sum over a warp. */
+/* Returns the inclusive prefix sum over a warp. */
 DEVICE uint32_t warp_scan(uint32_t mine)
 {
 #pragma unroll
@@ -172,8 +180,8 @@ DEVICE void meet(void)
 }
 
 /*
- * Adds up all blocks' counts of a digit, and those of the blocks before this one. Each thread adds up four bins of some
- * blocks.
+ * Adds up the histograms of one digit: of all blocks, and of the blocks before this one. Each thread adds up four bins
+ * of some of the blocks.
  */
 __device__ static void sum_bins(const struct key_share *it, struct select_smem *smem, uint32_t digit)
 {
@@ -204,8 +212,7 @@ __device__ static void sum_bins(const struct key_share *it, struct select_smem *
 }
 
 /*
- * Finds the bin of the want-th key from the top. One warp does it: a lane has eight bins, the first lane the last
- * eight.
+ * Finds the bin with the want-th largest key. Called by one warp: a lane has eight bins, the first lane the last eight.
  */
 __device__ static void find_digit(struct select_smem *smem, uint32_t digit, uint32_t want)
 {
@@ -253,20 +260,20 @@ __device__ static void find_digit(struct select_smem *smem, uint32_t digit, uint
 		*to = {enough, found, left, above, same};
 }
 
-/* Sets bit 7 for each byte that is 0. */
+/* Sets bit 7 of each byte that is 0, and clears all other bits. */
 DEVICE uint32_t zero_bytes(uint32_t x)
 {
 	return ~(((x & 0x7f7f7f7f) + 0x7f7f7f7f) | x | 0x7f7f7f7f);
 }
 
-/* Counts the lower digits of keys with this upper digit. */
+/* Makes the block's histogram of the lower digits of keys whose upper digit is `upper`. */
 __device__ static void count_lower(const struct key_share *it, struct select_smem *smem, uint32_t upper)
 {
 	for (uint32_t at = threadIdx.x * LANE_KEYS; at < it->n; at += THREADS * LANE_KEYS) {
 		const uint4 x = *(const uint4 *)&it->key[at];
 		const uint32_t first = zero_bytes(__byte_perm(x.x, x.y, 0x7531) ^ upper * 0x01010101u);
 		const uint32_t last = zero_bytes(__byte_perm(x.z, x.w, 0x7531) ^ upper * 0x01010101u);
-		/* Key i's bit is 8 (i % 4) + i / 4. */
+		/* Key i's bit is bit 8 (i % 4) + i / 4. */
 		for (uint32_t any = first >> 7 | last >> 6; any; any &= any - 1) {
 			const uint32_t bit = __ffs(any) - 1, key = it->key[at + bit / 8 + bit % 2 * 4];
 			if (key != 0 && key != KEY_ANYWAY)
@@ -276,14 +283,18 @@ __device__ static void count_lower(const struct key_share *it, struct select_sme
 }
 
 /*
- * The k-th key; how many keys equal to it are wanted; how many keys of earlier blocks are above it, and equal to it. If
- * there are fewer keys than wanted, all keys above 0 are selected; if none is wanted, those that are selected anyway.
+ * The k-th key; the number of keys equal to it that are wanted; the numbers of keys of earlier blocks that are above
+ * it, and equal to it. If there are fewer keys than wanted, all keys above 0 are selected; if none is wanted, only keys
+ * KEY_ANYWAY.
  */
 struct kth {
 	uint32_t key, left, above, same;
 };
 
-/* Called once all keys of the block are stored and their upper digits are counted. */
+/*
+ * Finds the k-th key of all blocks, k = `want`. Called once all keys of the block are stored and their upper digits are
+ * counted.
+ */
 __device__ static struct kth find_key(const struct key_share *it, struct select_smem *smem, uint32_t want)
 {
 	meet();
@@ -309,7 +320,8 @@ __device__ static struct kth find_key(const struct key_share *it, struct select_
 /* ---- ids ----------------------------------------------------------------------------------------- */
 
 /*
- * Which of a lane's 8 keys are at least `least`, as bits in the order of the keys. `below`: least - 1 in both halves.
+ * Returns a bit mask of those of a lane's 8 keys that are at least `least`; bit i is key i. `below` has least - 1 in
+ * both halves.
  */
 DEVICE uint32_t keys_from(uint4 x, uint32_t below)
 {
@@ -318,7 +330,7 @@ DEVICE uint32_t keys_from(uint4 x, uint32_t below)
 
 #pragma unroll
 	for (int i = LANE_KEYS / 2 - 1; i >= 0; i--)
-		/* Even keys from bit 0 on, odd ones from bit 16 on. */
+		/* Even keys have bits from bit 0 up, odd keys have bits from bit 16 up. */
 		r = 2 * r + __vminu2(__vmaxu2(two[i], below) ^ below, 0x00010001);
 	r = (r | r << 2) & 0x00330033;
 	r = (r | r << 1) & 0x00550055;
@@ -330,14 +342,14 @@ DEVICE uint32_t key_in(uint4 x, uint32_t i)
 	return i & 1 ? two >> 16 : two & 0xffff;
 }
 
-/* Numbers of a warp's candidates: above the k-th key, and equal to it. */
+/* Numbers of a warp's candidates: of keys above the k-th key, and of keys equal to it. */
 struct candidates {
 	uint32_t above, same;
 };
 
 /*
- * Replaces a warp's part of the block's keys, n from `key` on, by the list of its candidates: offsets, ascending. There
- * are never more of them than keys that have been read. n is less than EQUAL.
+ * Replaces a warp's part of the block's keys, the n keys at `key`, by the list of its candidates, as ascending offsets
+ * in this part. The list never overtakes the keys that have been read. n is less than EQUAL.
  */
 __device__ static struct candidates list_candidates(uint16_t *key, uint32_t n, const struct kth *k)
 {
@@ -350,7 +362,7 @@ __device__ static struct candidates list_candidates(uint16_t *key, uint32_t n, c
 		uint32_t any = keys_from(x, below);
 		const uint32_t upto = warp_scan(__popc(any));
 		uint32_t to = listed + upto - __popc(any);
-		__syncwarp(); /* all lanes have read the row */
+		__syncwarp(); /* all lanes have read the row's keys */
 		for (; any; any &= any - 1) {
 			const uint32_t i = __ffs(any) - 1;
 			const bool equal = key_in(x, i) == k->key;
@@ -365,8 +377,8 @@ __device__ static struct candidates list_candidates(uint16_t *key, uint32_t n, c
 }
 
 /*
- * Sums over earlier warps, and over all, of the numbers of keys above and of equal ones. A word holds both: a warp has
- * fewer than 65,536 of each.
+ * Returns the sums, over earlier warps, of the numbers of candidates above the k-th key (x) and equal to it (y);
+ * *ret_total is the sums over all warps. A word in shared memory holds both numbers of a warp, each less than 65,536.
  */
 DEVICE uint2 block_scan(struct select_smem *smem, uint2 mine, uint2 *ret_total)
 {
@@ -387,14 +399,14 @@ DEVICE uint2 block_scan(struct select_smem *smem, uint2 mine, uint2 *ret_total)
 	return before;
 }
 
-/* The place of a block's ids in the list. */
+/* The part of the list that a block's ids take: index of the first one, and their number. */
 struct id_range {
 	uint32_t first, n;
 };
 
 /*
- * Writes the block's ids, ascending, to their place in the list `ids`. Each warp writes those of a run of keys. The
- * last block writes the number of all ids.
+ * Writes the ids that the block selects, ascending, to their place in the list `ids`. Each warp writes those of a run
+ * of keys. The last block writes the number of all ids.
  */
 __device__ static struct id_range write_ids(const struct key_share *it, struct select_smem *smem, const struct kth *k, uint32_t *ids,
                                             uint32_t *count)

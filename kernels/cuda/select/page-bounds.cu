@@ -1,15 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/page-bounds.cu - page bounds (Quest), and upper-bound scores of pages by them.
+ * kernels/cuda/select/page-bounds.cu - makes page bounds (Quest), and scores pages by the upper bounds of q·k that they
+ * give.
  *
- * Scoring is bound by memory bandwidth. It reads a sixteenth of what dense attention reads. The larger of q kmin and q
- * kmax is q+ kmax + q- kmin, with the positive and the negative part of q. So the tensor cores score a state page like
- * a page of K, twice: a warp takes one kv head's part, 16 rows of lower bounds and 16 of upper bounds, against columns
- * of q. q is rounded to the pool's dtype; for fp8 pages, to fp16. A warp takes one such part after the other, and loads
- * the next one while it computes. The order in which a page's score is summed does not depend on the position of the
- * page.
+ * Scoring is bound by memory bandwidth, and reads a sixteenth of what dense attention reads. For each element, the
+ * larger of q kmin and q kmax is q+ kmax + q- kmin, with the positive part q+ and the negative part q- of q. So the
+ * tensor cores score a state page like a page of K, twice: a warp multiplies one kv head's part, 16 rows of lower
+ * bounds and 16 rows of upper bounds, by columns of q. q is rounded to the pool's dtype, or to fp16 for fp8 pages. A
+ * warp takes one such part after the other, and loads the next part while it computes. The order in which a page's
+ * score is summed does not depend on the position of the page.
  *
- * fp8 bounds are fp8 rows, each with its own scale. Elements that are small relative to it are rounded outwards.
+ * fp8 bounds are fp8 rows, each with its own scale. Elements that are small relative to the scale are rounded outwards,
+ * so that they remain bounds.
  */
 #include <math.h>
 #include "kernels/cuda/runtime/cuda.h"
@@ -19,14 +21,15 @@
 #define EIGHT 8u         /* elements that a lane reads at a time: 16 bytes */
 #define SCORE_THREADS 128
 #define MAX_STATES 32u  /* max state pages that a block scores */
-#define BLOCKS_PER_SM 4u   /* a block gets more than one state page only if there are so many blocks */
-#define SCORE_BYTES 32768u /* of shared memory, for the scores of a block's pages */
+/* A block gets more than one state page only if there are at least this many blocks per multiprocessor. */
+#define BLOCKS_PER_SM 4u
+#define SCORE_BYTES 32768u /* bytes of shared memory for the scores of a block's pages */
 
 /* ---- update ---------------------------------------------------------------------------------- */
 
 struct update_params {
 	const struct skv_kseq *seq;
-	const uint32_t *slot; /* [seq][kv head], or NULL */
+	const uint32_t *slot; /* [seq][kv head] slot of the new token, or NULL */
 	uint8_t *pool;
 	size_t page_bytes;
 	uint32_t n_kv_heads, head_dim, dtype, layer, state;
@@ -53,9 +56,9 @@ DEVICE uint32_t higher(uint32_t dtype, uint32_t a, uint32_t b)
 }
 
 /*
- * The page whose bounds block `nth` of a sequence makes, and its tokens; false: none. With slots, the first block takes
- * the page of the kv head's new slot. The other blocks take full pages, and only if bounds are wanted for more than
- * this token.
+ * Finds the page whose bounds block `nth` of a sequence makes, and the number of its tokens; returns false if the block
+ * has none. With slots, the first block takes the page of the kv head's new slot. The other blocks take full pages, and
+ * only if bounds are wanted for more tokens than the new one.
  */
 DEVICE bool page_to_bound(const struct update_params *c, const struct skv_kseq *s, uint32_t nth, uint32_t h,
                           uint32_t *ret_page, uint32_t *ret_tokens)
@@ -77,7 +80,10 @@ DEVICE bool page_to_bound(const struct update_params *c, const struct skv_kseq *
 	return page * SKV_PAGE_TOKENS < s->len;
 }
 
-/* Makes a page's bounds, eight elements of a kv head per thread. Grid: pages of a sequence, sequences. */
+/*
+ * Makes the bounds of a page, eight elements of a kv head per thread. The grid is pages of a sequence (x) by sequences
+ * (y).
+ */
 __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__ struct update_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
@@ -85,7 +91,7 @@ __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__
 		return;
 	const skv_pte *table = s->table + (size_t)c.layer * s->layer_stride;
 	const skv_pte *states = s->table + (size_t)c.state * s->layer_stride;
-	const uint32_t row = c.head_dim / EIGHT; /* pieces of eight elements */
+	const uint32_t row = c.head_dim / EIGHT; /* pieces of eight elements in a row */
 
 	for (uint32_t x = threadIdx.x; x < c.n_kv_heads * row; x += THREADS) {
 		const uint32_t head = x / row * SKV_PAGE_TOKENS * row, at = x % row;
@@ -100,7 +106,7 @@ __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__
 		uint4 *high = low + c.page_bytes / 2 / sizeof(uint4);
 		uint4 v[SKV_PAGE_TOKENS];
 #pragma unroll
-		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) /* all loads in flight at once */
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) /* issues all loads at once */
 			v[t] = keys[head + (t < tokens ? t : 0) * row + at];
 		uint4 lo = v[0], hi = v[0];
 #pragma unroll
@@ -115,7 +121,7 @@ __global__ void __launch_bounds__(THREADS) update_kernel(const __grid_constant__
 	}
 }
 
-/* Rounds a number of magnitude up to 448 up to e4m3: positive numbers away from zero, negative ones towards it. */
+/* Rounds a number of magnitude at most 448 up to e4m3: positive numbers away from zero, negative ones towards zero. */
 DEVICE uint32_t fp8_round_up(float x)
 {
 	const uint32_t sign = __float_as_uint(x) >> 24 & 0x80, size = fp8_size(x);
@@ -126,9 +132,13 @@ DEVICE uint32_t fp8_round_up(float x)
 	return sign | (((size + (sign ? 0 : 0xfffff)) >> 20) - (120u << 3));
 }
 
-#define FP8_WORDS (SKV_MAX_HEAD_DIM / 128) /* a lane has elements 4 lane + 128 i and the next three */
+/* A lane has elements 4 lane + 128 i and the next three. */
+#define FP8_WORDS (SKV_MAX_HEAD_DIM / 128)
 
-/* A warp stores a row of bounds, rounded up, and its scale. `flip` flips the signs of elements. */
+/*
+ * A warp stores a row of bounds, rounded up, and its scale. Signs of elements are flipped after rounding if `flip` is
+ * 0x80808080.
+ */
 __device__ static void store_fp8_bounds(const float (&x)[FP8_WORDS][4], uint32_t dim, uint32_t flip, uint8_t *row, uint8_t *row_scale)
 {
 	const uint32_t lane = threadIdx.x % 32;
@@ -156,7 +166,8 @@ __device__ static void store_fp8_bounds(const float (&x)[FP8_WORDS][4], uint32_t
 
 /*
  * A warp makes the bounds of `tokens` rows of kv head h in the page `keys`, for row `at` of the state page. Like the
- * host, it takes the largest -x and the largest x, both rounded up, and then flips the signs of the former.
+ * host, it takes the largest -x and the largest x, rounds both up, and then flips the sign of the first to get the
+ * lower bound.
  */
 __device__ static void bound_fp8_rows(const struct update_params *c, const uint8_t *keys, uint8_t *state, uint32_t h, uint32_t at,
                                       uint32_t tokens)
@@ -170,7 +181,7 @@ __device__ static void bound_fp8_rows(const struct update_params *c, const uint8
 		const uint32_t d = 4 * lane + 128 * i;
 		uint32_t v[SKV_PAGE_TOKENS];
 #pragma unroll
-		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) /* all loads in flight at once */
+		for (uint32_t t = 0; t < SKV_PAGE_TOKENS; t++) /* issues all loads at once */
 			v[t] = d < dim ? *(const uint32_t *)&keys[(size_t)(first + (t < tokens ? t : 0)) * dim + d] : 0;
 #pragma unroll
 		for (int e = 0; e < 4; e++)
@@ -191,7 +202,7 @@ __device__ static void bound_fp8_rows(const struct update_params *c, const uint8
 	store_fp8_bounds(most, dim, 0, state + (size_t)(all + first + at) * dim, state + scales + all + first + at);
 }
 
-/* Makes a page's bounds, one kv head per warp. The grid is the same. */
+/* Makes the bounds of an fp8 page, one kv head per warp. The grid is pages of a sequence (x) by sequences (y). */
 __global__ void __launch_bounds__(THREADS) update_fp8_kernel(const __grid_constant__ struct update_params c)
 {
 	const struct skv_kseq *s = &c.seq[blockIdx.y];
@@ -225,7 +236,7 @@ void skv_cuda_update_bounds(const struct skv_shape *sh, const struct skv_batch *
 		.layer = sh->layer,
 		.state = sh->state,
 	};
-	/* The tokens may begin and end within a page; slots may need one page more. */
+	/* The tokens may begin and end within a page, and a new slot may be in one page more. */
 	const uint32_t pages = skv_pages_of(b->max_state + SKV_PAGE_TOKENS - 1) + (slots ? 1 : 0);
 
 	if (b->n == 0 || b->max_state == 0)
@@ -247,17 +258,20 @@ struct score_params {
 	uint32_t rows, page_stride;
 	uint32_t n_heads, n_kv_heads, io_dtype, layer, state;
 	uint32_t q_stride; /* elements from one row of q to the next */
-	uint32_t heads;  /* queries of a kv head: its group, or one mean */
-	uint32_t states; /* state pages of a block */
+	uint32_t heads;  /* number of queries of a kv head: its GQA group, or one mean */
+	uint32_t states; /* number of state pages of a block */
 	bool mean, max;
 };
 
-/* Columns of q as operands: their positive and their negative parts. */
+/* Queries as columns of operands: the positive parts (up) and the negative parts (down) of their elements. */
 template <int D> struct q_columns {
 	uint4 up[D / 32], down[D / 32];
 };
 
-/* Loads q heads [g, g + 8) of kv head h. Columns past the last one are an unused copy. */
+/*
+ * Loads the queries of q heads [g, g + 8) of kv head h. Columns past the last head are copies, whose scores are not
+ * used.
+ */
 template <class T, int D>
 __device__ static void load_q_columns(const struct score_params *c, const struct skv_kseq *s, uint32_t h, uint32_t g,
                                       q_columns<D> *to)
@@ -289,13 +303,13 @@ __device__ static void load_q_columns(const struct score_params *c, const struct
 	}
 }
 
-/* A lane's part of 16 rows: of row g, then of row g + 8; and the scales of fp8 rows. */
+/* A lane's part of 16 rows of bounds: of row g, then of row g + 8; and, for fp8, the scales of these two rows. */
 template <class T, int D> struct bounds {
 	typename pieces<T>::eight row[D / 32][2];
 	uint32_t scale[is_fp8<T> ? 2 : 1];
 };
 
-/* Loads rows `first` to first + 15 of a state page, which has `rows` rows. */
+/* Loads rows `first` to first + 15 of a state page, which has `rows` rows in all. */
 template <class T, int D>
 __device__ static void load_bounds(bounds<T, D> *to, const uint8_t *page, uint32_t first, uint32_t rows, uint64_t once)
 {
@@ -326,10 +340,10 @@ template <class T, int D> DEVICE void add_products(float sum[4], const bounds<T,
 			sum[x] += part[x] * fp8_unit(k->scale[x / 2]);
 }
 
-/* A block's shared memory: the entries of its state pages, and the scores of their pages for each query. */
+/* A block's shared memory: the table entries of its state pages, and the scores of their pages for each query. */
 struct score_smem {
 	skv_pte state[MAX_STATES];
-	float score[]; /* [kv heads * heads][states][T] */
+	float score[]; /* [kv heads * heads][states][T] scores */
 };
 
 DEVICE float *score_at(const struct score_params *c, struct score_smem *smem, uint32_t query, uint32_t state)
@@ -337,7 +351,9 @@ DEVICE float *score_at(const struct score_params *c, struct score_smem *smem, ui
 	return smem->score + ((size_t)query * c->states + state) * SKV_PAGE_TOKENS;
 }
 
-/* Stores the scores of a tile: pages u and u + 8 for two of the eight queries from number g on. */
+/*
+ * Stores a lane's scores of pages u and u + 8 of a state page, for two of the eight queries that begin with number g.
+ */
 DEVICE void store_scores(const struct score_params *c, struct score_smem *smem, uint32_t h, uint32_t g,
                          uint32_t state, const float sum[4])
 {
@@ -353,7 +369,7 @@ DEVICE void store_scores(const struct score_params *c, struct score_smem *smem, 
 	}
 }
 
-/* Scores a warp's parts of the block's n state pages, one kv head after the other. */
+/* Scores a warp's share of the block's n state pages: one kv head after the other, for the eight queries from g on. */
 template <class T, int D>
 __device__ static void score_kv_heads(const struct score_params *c, const struct skv_kseq *s,
                                       struct score_smem *smem, uint32_t n, uint32_t g)
@@ -361,12 +377,12 @@ __device__ static void score_kv_heads(const struct score_params *c, const struct
 	const uint32_t warps = SCORE_THREADS / 32, pieces = c->n_kv_heads * n, each = (pieces + warps - 1) / warps;
 	const uint32_t from = threadIdx.x / 32 * each, to = min(from + each, pieces);
 	const uint64_t once = evict_first_policy();
-	/* Rows of lower bounds, which precede those of upper bounds. */
+	/* Number of rows of lower bounds in a state page; rows of upper bounds follow them. */
 	const uint32_t all = c->n_kv_heads * SKV_PAGE_TOKENS;
 	q_columns<D> q;
 	bounds<T, D> low, high;
 
-	/* A state page that is not resident is not read, and its scores are not used. */
+	/* page_of() returns NULL for a state page that is not resident: it is not read, and its scores are not used. */
 	auto page_of = [&](uint32_t piece) {
 		const skv_pte at = piece < to ? smem->state[piece % n] : 0;
 		return skv_pte_resident(at) ? c->pool + skv_pte_id(at) * c->page_bytes : NULL;
@@ -391,7 +407,9 @@ __device__ static void score_kv_heads(const struct score_params *c, const struct
 	}
 }
 
-/* Reduces the scores of a row's queries, by maximum or sum; -infinity where a page is not resident. */
+/*
+ * Reduces the scores of a row's queries, by maximum or sum, and writes them. Pages that are not resident get -infinity.
+ */
 __device__ static void write_scores(const struct score_params *c, const struct skv_kseq *s, struct score_smem *smem,
                                     uint32_t first, uint32_t n)
 {
@@ -416,7 +434,7 @@ __device__ static void write_scores(const struct score_params *c, const struct s
 	}
 }
 
-/* Grid: blocks of state pages of a sequence, sequences. */
+/* Scores pages by their bounds. The grid is groups of state pages (x) by sequences (y). */
 template <class T, int D>
 __global__ void __launch_bounds__(SCORE_THREADS,
                                   D <= 128 ? 4 : 2) score_kernel(const __grid_constant__ struct score_params c)
@@ -441,7 +459,10 @@ __global__ void __launch_bounds__(SCORE_THREADS,
 
 /* ---- launches -------------------------------------------------------------------------------- */
 
-/* State pages of a block: many, so that it has data to load while it computes; but every SM must have work. */
+/*
+ * Chooses the number of state pages of a block: many, so that a block has data to load while it computes, but not so
+ * many that an SM is without work.
+ */
 static uint32_t state_pages_per_block(const struct score_params *c, uint32_t all, uint32_t n)
 {
 	const uint32_t fit = SCORE_BYTES / (c->n_kv_heads * c->heads * SKV_PAGE_TOKENS * (uint32_t)sizeof(float));

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/recall.cu - attention recall, the share of the softmax weight on what a layer attended to: one
- * block per sequence.
+ * kernels/cuda/select/recall.cu - computes attention recall: the share of the dense softmax weight that is on the
+ * tokens or pages to which a layer attended. One block per sequence.
  *
- * It runs in few steps, so the kernel is simple. Each thread adds up its share, and the shares are added in a fixed
- * order, so the bits are the same every time.
+ * This kernel runs in few steps, so it is simple. Each thread adds up the weights of some tokens or pages, and the sums
+ * of threads are added in a fixed order, so the bits are the same every time.
  */
 #include "kernels/cuda/runtime/convert.cuh"
 #include "kernels/cuda/runtime/cuda.h"
@@ -14,7 +14,7 @@
 struct recall_params {
 	const struct skv_kseq *seq;
 	struct skv_scores ev;
-	struct skv_index_list list; /* rows 0: none */
+	struct skv_index_list list; /* the list that the layer attended to; rows is 0 if there is none */
 	struct skv_window window;
 	bool tokens;
 	uint32_t n_heads;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/select.cu - the top-k of each list: one block per list (topk.cuh). If the lists of a GQA group's
- * q heads are united, they are made in the workspace first, for as many sequences at a time as it has room for. Then a
- * block makes one list of a group's lists, by a bitmap.
+ * kernels/cuda/select/select.cu - selects the top-k pages or tokens of each list, by one block per list (topk.cuh). If
+ * the lists of a GQA group's q heads are to be united, these lists are made in the workspace first, for as many
+ * sequences at a time as the workspace has room for. Then a block unites the lists of a group, by a bitmap.
  */
 #include "kernels/cuda/runtime/cuda.h"
 #include "kernels/cuda/select/topk.cuh"
@@ -15,11 +15,12 @@ struct select_params {
 	struct skv_select select;
 	struct skv_index_list list;
 	uint32_t layer;
-	bool tokens, shared; /* keys are in shared memory */
-	bool quantized; /* tokens before kseq.n_compressed are quantized, and so resident regardless of the table */
+	bool tokens, shared; /* shared: keys are in shared memory */
+	/* Tokens before kseq.n_compressed are quantized, and so count as resident whatever the page table says. */
+	bool quantized;
 };
 
-/* The key of id u, which may be past the end. Pages below `n_quantized_pages` are resident. */
+/* Returns the key of id u, which may be past the end of the list. Pages below `n_quantized_pages` count as resident. */
 DEVICE uint32_t read_key(const struct select_params *c, const struct skv_topk_counts *x, const skv_pte *table,
                          uint32_t n_quantized_pages, const float *score, uint32_t u)
 {
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(THREADS) select_kernel(const __grid_constant__
 	const uint32_t n_quantized_pages = c.quantized ? s->n_compressed / SKV_PAGE_TOKENS : 0;
 	float *const all_scores = c.tokens ? c.ev.token : c.ev.page;
 	float *const score = all_scores + (size_t)list * (c.tokens ? c.ev.token_stride : c.ev.page_stride);
-	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else in place of scores */
+	uint32_t *key = c.shared ? (uint32_t *)shared_keys : (uint32_t *)score; /* else keys replace scores */
 	const struct skv_topk_counts x = topk_counts_of(&c.select, c.tokens, s->len);
 
 	clear_bins<all>(&smem);
@@ -61,7 +62,7 @@ cudaError_t skv_cuda_select_init(void)
 	return cudaFuncSetAttribute(select_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, KEY_BYTES);
 }
 
-/* Makes a list for each row of scores. */
+/* Makes a list for each row of scores, one block per list. */
 static void select_rows(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev, bool tokens,
                         const struct skv_select *select, struct skv_index_list *list, const struct skv_workspace *work)
 {
@@ -85,15 +86,15 @@ static void select_rows(const struct skv_shape *sh, const struct skv_batch *b, c
 
 /* ---- the lists of a group's q heads, united --------------------------------------------------- */
 
-#define PART 131072u /* ids whose bits are in shared memory at a time */
+#define PART 131072u /* max ids whose bits are in shared memory at a time */
 #define PART_WORDS (PART / 32)
 
 struct unite_params {
-	struct skv_index_list heads, list; /* one list per q head, and one list per kv head */
+	struct skv_index_list heads, list; /* heads: one list per q head; list: one list per kv head */
 	uint32_t group, units;
 };
 
-/* Writes the ids whose bits are set to ids[]; the first bit is that of id `from`. Returns how many ids there are. */
+/* Writes the ids whose bits are set to ids[]; the first bit is that of id `from`. Returns the number of ids written. */
 __device__ static uint32_t put_ids(const uint32_t *bits, uint32_t from, struct topk_smem *smem, uint32_t *ids)
 {
 	constexpr uint32_t per = PART_WORDS / THREADS;

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch-sample.cuh - the denominators of a head tile, estimated from a sample of the tokens
- * (skv_sketch_pair()) by the first SAMPLE_WARPS warps of a block.
+ * kernels/cuda/select/sketch-sample.cuh - estimates the softmax denominators of a head tile from a sample of the tokens
+ * (skv_sketch_pair()), by the first SAMPLE_WARPS warps of a block.
  *
- * Each warp has 16 pairs: one step if split, else two. All of them are in flight while the query's operands are made.
- * Then the warps' parts are merged in shared memory.
+ * Each warp has 16 pairs of tokens: one step of products if `split` is 2, else two steps. Loads of all pairs are in
+ * flight while the query's operands are made. Then the warps' partial sums are merged in shared memory.
  */
 #ifndef SKV_CUDA_SELECT_SKETCH_SAMPLE_CUH
 #define SKV_CUDA_SELECT_SKETCH_SAMPLE_CUH
@@ -17,14 +17,14 @@ struct sample_smem {
 	struct partial_softmax part[HEAD_TILE][SAMPLE_WARPS];
 };
 
-/* A head's denominator, in log2. One thread has it, with `mine` set. */
+/* A head's estimated denominator, in log2. One thread of the block has it, and that thread's `mine` is set. */
 struct sampled_head {
 	bool mine;
 	uint32_t g;
 	float lse;
 };
 
-/* A token's row of codes, NULL if it has none, and its scale. */
+/* Location of a token's sketch: its row of codes, NULL if the token has no sketch, and its scale. */
 struct sketch_at {
 	const uint8_t *codes, *scales;
 };
@@ -41,9 +41,9 @@ template <int row_bytes> DEVICE struct sketch_at locate_sketch(const struct sket
 	return {part + row * row_bytes, part + c->page_tokens * row_bytes + row * 2};
 }
 
-#define NO_SCORE -1e30f /* below all scores, but finite, so that differences are numbers */
+#define NO_SCORE -1e30f /* below all scores, but finite, so that a difference of scores is not NaN */
 
-/* The scores of a lane's two heads so far: the maximum, and the sum of 2^(score - max). */
+/* Maximum and sum of 2^(score - maximum) over the tokens seen so far, for each of a lane's two heads. */
 struct running {
 	float max[2], sum[2];
 };
@@ -61,10 +61,10 @@ DEVICE void add_scores(struct running *r, const float s[4])
 template <int D, int bits, int split> struct sketch_sample {
 	static constexpr int pairs = SKV_SKETCH_PAIRS / SAMPLE_WARPS, steps = pairs / (8 * split);
 
-	struct sketch_at at; /* of one of the warp's pairs, in each of the first lanes */
+	struct sketch_at at; /* sketch of pair x of the warp, in lane x */
 	sketch_steps<D, bits, split, true, steps> of;
 
-	/* The number of the lane's pair of step x among the warp's pairs. */
+	/* Returns which of the warp's pairs the lane scores in step x. */
 	static __device__ __forceinline__ uint32_t pair_of(int x)
 	{
 		const uint32_t lane = threadIdx.x % 32;
@@ -77,7 +77,10 @@ template <int D, int bits, int split> struct sketch_sample {
 		return {(const uint8_t *)codes, (const uint8_t *)scales};
 	}
 
-	/* Needs tables only, so it may run before the sketches of this step exist. */
+	/*
+	 * Locates the sketches of the warp's pairs. This function reads page tables only, so it may run before the
+	 * sketches of this step exist.
+	 */
 	__device__ __forceinline__ void locate(const struct sketch_params *c, const struct sketch_list *list)
 	{
 		const uint32_t lane = threadIdx.x % 32, pair = threadIdx.x / 32 * pairs + lane;
@@ -88,7 +91,8 @@ template <int D, int bits, int split> struct sketch_sample {
 	}
 	__device__ __forceinline__ void begin(void)
 	{
-		const struct from_memory from = {evict_last_policy()}; /* the scan reads them again */
+		/* stays in L2, as the scan reads the sample's sketches again */
+		const struct from_memory from = {evict_last_policy()};
 #pragma unroll
 		for (int x = 0; x < steps; x++) {
 			const struct sketch_at pair = at_of(x);
@@ -97,7 +101,7 @@ template <int D, int bits, int split> struct sketch_sample {
 		}
 	}
 
-	/* Computes the warp's part. */
+	/* Computes the warp's partial softmax of each head, over the warp's pairs. */
 	__device__ __forceinline__ void run(const struct sketch_params *c, const struct sketch_list *list, const struct sketch_query *q,
 	                                    struct sample_smem *smem)
 	{
@@ -133,8 +137,8 @@ template <int D, int bits, int split> struct sketch_sample {
 };
 
 /*
- * The denominators, from the warps' parts; the caller synchronizes the block before. A denominator is 1 if none of the
- * sample's tokens has a sketch.
+ * Merges the warps' partial sums into the denominators; the caller has synchronized the block. A denominator is 1 if no
+ * token of the sample has a sketch.
  */
 DEVICE struct sampled_head sum_sample(const struct sketch_params *c, uint32_t len, uint32_t first_head, uint32_t heads,
                                       const struct sample_smem *smem)

@@ -1,23 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch-scan.cuh - a warp's scores of a chunk of tokens of a kv head, by their sketches.
+ * kernels/cuda/select/sketch-scan.cuh - computes a warp's scores of a chunk of tokens of a kv head, by their sketches.
  *
- * The scan should be bound by memory, although a sketch is a sixteenth of what attention reads of a key, so it must do
- * little work per key. Codes are loaded into registers and become bytes by one mask for each four. They are one side of
- * the tensor cores' integer product (mma.m16n8k32, u8 x s8), whose 8 columns are the q heads of a head tile. The order
- * of the elements in such a product is free: element i of lane c of a row is what the shift of a word of lane c gives,
- * and the query's operands are arranged accordingly.
+ * The scan should be bound by memory, although a sketch is a sixteenth of the bytes that attention reads of a key. So
+ * the scan must do little work per key. Codes are loaded into registers and become bytes by one mask for each four
+ * codes. They are the first factor of the tensor cores' integer product (mma.m16n8k32, u8 x s8), whose 8 columns are
+ * the q heads of a head tile. The order of the elements in such a product is free: element i of lane c of a row is the
+ * code that a shift of one of lane c's words gives, and the query's operands are arranged accordingly.
  *
  * Codes are not shifted to the lowest bits of their bytes but to the highest, by multiplications, which run on another
- * unit than the masks. Half of them are shifted to the bits that the others leave free, which saves a shift for each
- * two operands: they count 1 << log times as much, and have sums of their own.
+ * unit than the masks. Half of the codes are shifted to the bits that the other half leaves free, which saves a shift
+ * for each two operands. These codes count 1 << log times as much, and have sums of their own.
  *
- * Groups of up to 4 heads leave half of the columns empty. Then a row of the product has two tokens (split = 2): one in
- * lanes c = 0 and 1, the other in lanes 2 and 3, and a column has zeros for the other token's lanes. A step of a warp
- * is 16 split tokens. Lane (g, c) has token 2 g + c / 2 (split) or g, and the one 8 split further, in rows g and g + 8
- * of the product. It gets the scores of both for heads 2 c and 2 c + 1, modulo 4 if split.
+ * GQA groups of up to 4 heads leave half of the columns empty. Then a row of the product has two tokens (split = 2):
+ * one in lanes c = 0 and 1, the other one in lanes 2 and 3, and a column has zeros for the other token's lanes. A step
+ * of a warp is 16 split tokens. Lane (g, c) has token 2 g + c / 2 (if split is 2) or g, and the token 8 split further,
+ * in rows g and g + 8 of the product. The lane gets the scores of both tokens for heads 2 c and 2 c + 1, modulo 4 if
+ * split is 2.
  *
- * A chunk consists of several steps, all in one state page. The last chunk of a page may have fewer tokens than others.
+ * A chunk consists of several steps, all in one state page. The last chunk of a page may have fewer tokens than other
+ * chunks.
  */
 #ifndef SKV_CUDA_SELECT_SKETCH_SCAN_CUH
 #define SKV_CUDA_SELECT_SKETCH_SCAN_CUH
@@ -28,21 +30,22 @@
 /* ---- codes and products -------------------------------------------------------------------------- */
 
 /*
- * How a warp's lanes share the codes of rows, which have `width` bits each; of 3-bit codes, one plane has 2 bits and
- * another one 1. Codes count 1 << lift times. If `log` is not 0 and codes come in pairs, half of them count 1 << log
- * times in addition.
+ * How a warp's lanes share the codes of a plane's rows, with `width` bits per element. (3-bit codes have one plane with
+ * 2 bits and one with 1 bit.) Codes count 1 << lift times. If `log` is not 0 and codes come in pairs, half of them
+ * count 1 << log times in addition.
  */
 template <int D, int width, int split, int lift, int log> struct plane {
 	static constexpr int words = D * width / 32, shifts = 8 / width;
-	static constexpr int lanes = 4 / split; /* lanes that share a row */
-	static constexpr bool by_words = words % lanes == 0; /* else a lane has all words, and some of the shifts */
+	static constexpr int lanes = 4 / split; /* number of lanes that share a row */
+	/* otherwise a lane has all words, and some of the shifts */
+	static constexpr bool by_words = words % lanes == 0;
 	static constexpr int own_words = by_words ? words / lanes : words;
 	static constexpr int own_shifts = by_words ? shifts : shifts / lanes;
 	static constexpr int operands = D / 4 / lanes;
 	static constexpr int apart = log ? log / width : 1; /* distance, in shifts, of the two codes of a pair */
 	static constexpr bool paired = log > 0 && own_shifts % (2 * apart) == 0 && operands % 4 == 0;
 
-	/* Operands from here on count 1 << log times. */
+	/* Operands with this index and above count 1 << log times. */
 	static constexpr int first_high = paired ? operands / 2 : operands;
 
 	static __device__ __forceinline__ uint32_t first_word(void)
@@ -53,7 +56,10 @@ template <int D, int width, int split, int lift, int log> struct plane {
 	{
 		return by_words ? 0 : threadIdx.x % lanes * own_shifts;
 	}
-	/* An operand's word among the lane's words, and its shift among the lane's shifts. */
+	/*
+	 * word_of(): the index, among the lane's words, of the word of operand i. shift_of(): its index among the
+	 * lane's shifts.
+	 */
 	static __device__ __forceinline__ constexpr int word_of(int i)
 	{
 		return i % first_high / (paired ? own_shifts / 2 : own_shifts);
@@ -63,7 +69,7 @@ template <int D, int width, int split, int lift, int log> struct plane {
 		const int n = i % first_high % (paired ? own_shifts / 2 : own_shifts);
 		return paired ? n / apart * 2 * apart + n % apart + (i >= first_high ? apart : 0) : n;
 	}
-	/* The first of the four elements of operand i. */
+	/* Returns the index of the first of the four elements of operand i. */
 	static __device__ __forceinline__ uint32_t element(int i)
 	{
 		return 4 * (first_word() + word_of(i)) + (first_shift() + shift_of(i)) * (D * width / 8);
@@ -77,7 +83,7 @@ template <int D, int width, int split, int lift, int log> struct plane {
 	}
 };
 
-/* A warp makes the query's operands: zeros where a lane does not have the tokens of a column. */
+/* A warp makes the query's operands; they are zeros where a lane does not have the tokens of a column. */
 template <class P, int split> DEVICE void make_operands(const struct sketch_query *q, uint32_t heads, uint4 (*to)[32])
 {
 	const uint32_t column = threadIdx.x % 32 / 4, head = split == 2 ? column % 4 : column;
@@ -97,7 +103,7 @@ DEVICE void mma_u8s8(int sum[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t
 }
 #endif
 
-/* Sources of codes and scales: global memory, or the block's shared memory. */
+/* Sources from which codes and scales are loaded: global memory, or the block's shared memory. */
 struct from_memory {
 	uint64_t policy;
 
@@ -106,14 +112,14 @@ struct from_memory {
 	__device__ __forceinline__ uint32_t four(const uint8_t *p) const { return load4(p, policy); }
 	__device__ __forceinline__ uint32_t two(const uint8_t *p) const { return load2(p, policy); }
 };
-struct from_shared { /* its addresses are integers */
+struct from_shared { /* addresses of shared memory are integers */
 	__device__ __forceinline__ uint4 sixteen(uint32_t p) const { return load_shared16(p); }
 	__device__ __forceinline__ uint2 eight(uint32_t p) const { return load_shared8(p); }
 	__device__ __forceinline__ uint32_t four(uint32_t p) const { return load_shared4(p); }
 	__device__ __forceinline__ uint32_t two(uint32_t p) const { return load_shared2(p); }
 };
 
-/* Loads n words from a multiple of `align` bytes. */
+/* Loads n words, from an address that is a multiple of `align` bytes. */
 template <int n, int align, class From, class At> DEVICE void load_words(uint32_t *to, At p, From from)
 {
 	if constexpr (align % 16 == 0 && n % 4 == 0) {
@@ -139,11 +145,11 @@ template <int n, int align, class From, class At> DEVICE void load_words(uint32_
 	}
 }
 
-/* A lane's words of a plane for `steps` steps: those of both of its tokens in each step. */
+/* A lane's words of a plane for `steps` steps, of both of the lane's tokens in each step. */
 template <class P, int steps> struct plane_words {
 	uint32_t word[steps][2][P::own_words];
 
-	/* `align`: alignment of rows, and of the plane in them. */
+	/* Loads the words of step x. `align` is the alignment of rows, and of the plane in a row. */
 	template <int align, class From, class At> __device__ __forceinline__ void load(int x, At row, uint32_t to_second, From from)
 	{
 		constexpr int each = P::by_words ? P::own_words * 4 : 16;
@@ -153,7 +159,10 @@ template <class P, int steps> struct plane_words {
 			load_words<P::own_words, align % each ? align % 8 || each % 8 ? 4 : 8 : align>(
 				word[x][t], row + t * to_second, from);
 	}
-	/* Adds n steps to the sums of codes that count once, and to those of the others. */
+	/*
+	 * Adds the products of n steps: to sum[] those of codes that count once, and to high[] those of codes that
+	 * count 1 << log times.
+	 */
 	template <int n> __device__ __forceinline__ void add(int first, int (*sum)[4], int (*high)[4], const uint4 (*q)[32]) const
 	{
 #pragma unroll
@@ -175,7 +184,8 @@ template <class P, int steps> struct plane_words {
 };
 
 /*
- * Rows of codes of `bits` bits: one plane, or two with 3 bits. high[] + (sum[] << log) is `factor` times the product.
+ * Rows of codes of `bits` bits: one plane, or two planes if `bits` is 3. high[] + (sum[] << log) is `factor` times the
+ * product.
  */
 template <int D, int bits, int split, int steps> struct sketch_codes {
 	static constexpr bool paired = plane<D, bits, split, 0, bits>::paired;
@@ -224,7 +234,9 @@ template <int D, int split, int steps> struct sketch_codes<D, 3, split, steps> {
 
 /* ---- scores -------------------------------------------------------------------------------------- */
 
-/* Not inlined, so that it costs nothing without a softcap, which few models have. */
+/*
+ * Applies the softcap to four scores. Not inlined, so that models without a softcap, which most are, do not pay for it.
+ */
 static __device__ __noinline__ float4 capped(float scale, float cap, float4 x)
 {
 	return make_float4(scale * soft_cap(cap, x.x), scale * soft_cap(cap, x.y), scale * soft_cap(cap, x.z),
@@ -239,16 +251,16 @@ DEVICE void cap_scores(const struct score_scale *by, float x[4])
 	x[3] = y.w;
 }
 
-/* Codes and scales of a lane's tokens in some steps. caps: there may be a softcap. */
+/* Codes and scales of a lane's tokens in `steps` steps. `caps`: there may be a softcap. */
 template <int D, int bits, int split, bool caps, int steps> struct sketch_steps {
 	typedef sketch_codes<D, bits, split, steps> codes_type;
 	static constexpr int row_bytes = D * bits / 8;
 	codes_type codes;
-	uint32_t scale[steps][2]; /* bf16 */
+	uint32_t scale[steps][2]; /* bf16 scales of the lane's two tokens */
 
 	/*
-	 * Loads step x, from the row and the scale of the lane's first token on. The second token is `apart` tokens
-	 * further.
+	 * Loads step x. `row` and `scales` are the addresses of the lane's first token; the second token is `apart`
+	 * tokens further.
 	 */
 	template <class From, class At> __device__ __forceinline__ void load(int x, At row, At scales, uint32_t apart, From from)
 	{
@@ -257,8 +269,8 @@ template <int D, int bits, int split, bool caps, int steps> struct sketch_steps 
 		scale[x][1] = from.two(scales + apart * 2);
 	}
 	/*
-	 * Computes the scores of n steps: those of the lane's first token for its two heads, then those of its second
-	 * token.
+	 * Computes the scores of n steps. ret[x] has those of the lane's first token for its two heads, then those of
+	 * its second token.
 	 */
 	template <int n>
 	__device__ __forceinline__ void score(int first, const struct sketch_query *q, const struct score_scale *by, float (*ret)[4]) const
@@ -286,7 +298,10 @@ template <int D, int bits, int split, bool caps, int steps> struct sketch_steps 
 
 /* ---- where sketches are ---------------------------------------------------------------------- */
 
-/* A kv head of a sequence: the sequence's page tables, and the head's part of the pool's pages. */
+/*
+ * Where the sketches of a kv head of a sequence are: the sequence's page tables, and the head's part of the pool's
+ * pages.
+ */
 struct sketch_list {
 	const skv_pte *pages, *states;
 	const uint8_t *pool;
@@ -298,7 +313,10 @@ DEVICE struct sketch_list sketch_list_of(const struct sketch_params *c, const st
 	        c->pool + (size_t)h * c->head_bytes, s->len};
 }
 
-/* The number of a token's state page in the table. This division is exact for a divisor of few pages. */
+/*
+ * Returns the index of a token's state page in its table. This division by multiplication is exact for few pages per
+ * state page.
+ */
 DEVICE uint32_t state_page_of(const struct sketch_params *c, uint32_t token)
 {
 	return __umulhi(token / SKV_PAGE_TOKENS, c->per_state_page);
@@ -308,7 +326,7 @@ DEVICE uint32_t state_page_of(const struct sketch_params *c, uint32_t token)
 
 #define TEAM 4u /* warps that share a state page in sketch-stream.cuh */
 
-/* A state page in scans by copies: pages have room for K and V of two bytes per element. */
+/* Shape of a state page in sketch-stream.cuh, where pages have room for K and V with two bytes per element. */
 template <int D, int bits> struct state_page {
 	static constexpr int row_bytes = D * bits / 8, head_bytes = SKV_PAGE_TOKENS * D * 4;
 	static constexpr int tokens = head_bytes / (row_bytes + 2) / SKV_PAGE_TOKENS * SKV_PAGE_TOKENS, pages = tokens / SKV_PAGE_TOKENS;
@@ -316,19 +334,19 @@ template <int D, int bits> struct state_page {
 };
 
 /*
- * Steps of a chunk, a power of two: as many as a warp's part of a state page has, but at most 16 words of codes per
- * lane.
+ * Shape of a chunk. Its number of steps is a power of two: as many as a warp's part of a state page has, but at most 16
+ * words of codes per lane.
  */
 template <int D, int bits, int split> struct chunk_shape {
-	static constexpr int row_bytes = D * bits / 8, step = 16 * split; /* tokens */
+	static constexpr int row_bytes = D * bits / 8, step = 16 * split; /* step: tokens of a step */
 	static constexpr int part = state_page<D, bits>::tokens / (int)TEAM, most = 64 / (int)sizeof(struct sketch_codes<D, bits, split, 1>);
 	static constexpr int steps = most >= 8 && part > 4 * step ? 8 : most >= 4 && part > 2 * step ? 4 : most >= 2 && part > step ? 2 : 1;
 	static constexpr int tokens = steps * step, pages = tokens / SKV_PAGE_TOKENS;
 };
 
 /*
- * A chunk: its first token and its number of tokens; which of its pages of K are resident, the first one in bit 0; and
- * whether it has sketches.
+ * A chunk: the position of its first token, its number of tokens, a mask of its resident pages of K (the first page is
+ * bit 0), and whether it has sketches.
  */
 struct chunk {
 	uint32_t first, tokens, pages;
@@ -336,8 +354,8 @@ struct chunk {
 };
 
 /*
- * Lane 31 gets a state page's entry, the lanes before it those of the `n` pages of K from `page` on whose sketches it
- * has; 0 where there is none.
+ * Returns table entries, one per lane. Lane 31 has the entry of state page `nth`; lane k < n has the entry of page
+ * `page` + k of K. Lanes without a page have 0.
  */
 DEVICE skv_pte sketch_entry(const struct sketch_list *l, uint32_t nth, uint32_t page, uint32_t n)
 {
@@ -348,24 +366,27 @@ DEVICE skv_pte sketch_entry(const struct sketch_list *l, uint32_t nth, uint32_t 
 	return lane >= n || (page + lane) * SKV_PAGE_TOKENS >= l->len ? 0 : l->pages[page + lane];
 }
 
-/* Which entries of sketch_entry() are resident, one bit per lane. Bits for pages beyond the n are set. */
+/*
+ * Returns a mask of the lanes whose entries of sketch_entry() are resident. Bits of lanes n to 30, which have no page,
+ * are set.
+ */
 DEVICE uint32_t resident_entries(skv_pte e, uint32_t n)
 {
 	const uint32_t lane = threadIdx.x % 32;
 	return __ballot_sync(~0u, skv_pte_resident(e) || (lane >= n && lane < 31));
 }
 
-/* The lane's first token of a step, counted from the step's first one. The lane's second token is 8 split further. */
+/* Returns the index, in a step, of the lane's first token. The lane's second token is 8 split tokens further. */
 template <int split> DEVICE uint32_t lane_token(void)
 {
 	const uint32_t lane = threadIdx.x % 32;
 	return split == 2 ? lane / 4 * 2 + lane % 4 / 2 : lane / 4;
 }
 
-/* A token has a score, or has none though its page is resident, or its page is absent. */
+/* A token has a score, or has no sketch and so no score though its page is resident, or its page is absent. */
 enum sketch_kind { SKETCH_SCORED, SKETCH_NONE, SKETCH_ABSENT };
 
-/* Sets a lane's scores to -infinity for a chunk's token that has no sketch or is absent. */
+/* Sets a lane's scores of a token to -infinity if the token has no sketch or is absent. Returns the token's kind. */
 DEVICE enum sketch_kind mask_token(const struct chunk *at, uint32_t token, uint32_t len, float score[2])
 {
 	const bool there = at->first + token < len && at->pages >> token / SKV_PAGE_TOKENS & 1;
@@ -376,14 +397,14 @@ DEVICE enum sketch_kind mask_token(const struct chunk *at, uint32_t token, uint3
 	return there ? SKETCH_NONE : SKETCH_ABSENT;
 }
 
-/* Whether each of a chunk's tokens has a sketch and lies in [from, to). */
+/* Does each of a chunk's tokens have a sketch, and are all of them in [from, to)? */
 template <class Shape> DEVICE bool is_plain(const struct chunk *at, uint32_t from, uint32_t to)
 {
 	constexpr uint32_t all = (1u << Shape::pages) - 1;
 	return at->sketched && (at->pages & all) == all && at->first >= from && at->first + Shape::tokens <= to;
 }
 
-/* Loads the codes and scales of a chunk. `row` and `scales` are those of the lane's first token. */
+/* Loads the codes and scales of a chunk. `row` and `scales` are the addresses of those of the lane's first token. */
 template <class Shape, class Steps, class At, class From> DEVICE void load_chunk(Steps *to, At row, At scales, From from)
 {
 #pragma unroll
@@ -392,10 +413,11 @@ template <class Shape, class Steps, class At, class From> DEVICE void load_chunk
 }
 
 /*
- * Computes a chunk's scores and passes them to a sink with two members. If `plain`, add() gets the chunk, a step's
- * first token in it, and the lane's scores of the step; else add_any() also gets the kinds of the two tokens. Scores of
- * tokens without sketches are -infinity. In a chunk with fewer tokens than others, a step's last tokens may belong to
- * another chunk. at_once: steps whose products are computed side by side, 1 or 2.
+ * Computes a chunk's scores and passes them to a sink with two member functions. If `plain`, add() gets the chunk, the
+ * index of a step's first token in it, and the lane's scores of the step. Otherwise add_any() also gets the kinds of
+ * the lane's two tokens. Scores of tokens without sketches are -infinity. In a chunk with fewer tokens than others, the
+ * last tokens of a step may belong to another chunk. at_once: number of steps whose products are computed side by side,
+ * 1 or 2.
  */
 template <class Shape, int at_once, class Steps, class Sink>
 DEVICE void score_chunk(const Steps *of, const struct sketch_query *q, const struct score_scale *by, const struct chunk *at, bool plain,

@@ -1,33 +1,37 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch-scores.cu - softmax weights of all tokens by their sketches, written to memory; and the
- * selection by these weights if sketch-topk.cu cannot select in one launch.
+ * kernels/cuda/select/sketch-scores.cu - computes softmax weights of all tokens by their sketches and writes them to
+ * memory; selects tokens by these weights if sketch-topk.cu cannot select in one launch.
  *
- * There are three launches: the heads' denominators are computed from samples, the scan stores scores in the workspace,
- * and then weights are computed. They process as many sequences at a time as the workspace is sized for.
+ * There are three launches: the first one estimates the heads' denominators from samples, the second one (the scan)
+ * stores scores in the workspace, and the third one computes weights. Each processes as many sequences at a time as the
+ * workspace is sized for.
  */
 #include "kernels/cuda/select/sketch-sample.cuh"
 #include "kernels/cuda/select/sketch.h"
 
 #define SCAN_WARPS 4u
-#define ENOUGH_WARPS 4096u /* warps that keep a device busy */
+#define ENOUGH_WARPS 4096u /* number of warps that keeps a device busy */
 #define WEIGH_THREADS 128u
-#define WEIGH_TOKENS 4u /* tokens of a thread */
-#define SLICE_BYTES (64u << 20) /* approximate size of a workspace; at least one sequence's */
+#define WEIGH_TOKENS 4u /* number of tokens of a thread */
+#define SLICE_BYTES (64u << 20) /* approximate bytes of a workspace, which holds at least one sequence */
 
 struct scores_params {
 	struct sketch_params s;
 	struct skv_scores to;
-	uint32_t first; /* first sequence of this slice */
-	uint32_t tokens; /* max tokens of a sequence, in whole pages */
-	uint32_t chunks, per_chunks; /* chunks of a state page, and 2^32 divided by that, rounded up; 0 for 1 chunk */
-	uint32_t each; /* chunks of a warp, an even number */
-	uint32_t tile_heads, tiles, wide; /* q heads of a tile, tiles of a sequence, pairs of heads of a tile */
-	float2 *score; /* [seq][tile][tokens][wide] */
+	uint32_t first; /* index of the first sequence of this slice */
+	uint32_t tokens; /* max tokens of a sequence, rounded up to whole pages */
+	/*
+	 * Number of chunks of a state page; 2^32 divided by that number, rounded up, or 0 if a state page has 1 chunk.
+	 */
+	uint32_t chunks, per_chunks;
+	uint32_t each; /* number of chunks of a warp, which is even */
+	uint32_t tile_heads, tiles, wide; /* max q heads of a tile; tiles of a sequence; pairs of heads of a tile */
+	float2 *score; /* [seq][tile][tokens][wide] scores */
 	float *lse;    /* [seq][q head]: log2 of denominators */
 };
 
-/* The q heads of tile x: their kv head, the first one, and how many. */
+/* The q heads of a head tile: the index of their kv head, the index of the first, and their number. */
 struct tile {
 	uint32_t h, head, heads;
 };
@@ -42,7 +46,7 @@ DEVICE float2 *scores_of(const struct scores_params *c, uint32_t seq, uint32_t t
 	return c->score + ((size_t)seq * c->tiles + tile) * c->tokens * c->wide;
 }
 
-/* Grid: head tiles, sequences. */
+/* First launch: estimates the denominators of a head tile. The grid is head tiles (x) by sequences (y). */
 template <int D, int bits, int split>
 __global__ void __launch_bounds__(32 * SAMPLE_WARPS) denominator_kernel(const __grid_constant__ struct scores_params c)
 {
@@ -69,15 +73,17 @@ __global__ void __launch_bounds__(32 * SAMPLE_WARPS) denominator_kernel(const __
 		c.lse[(size_t)blockIdx.y * c.s.n_heads + t.head + head.g] = head.lse;
 }
 
-/* Loads a chunk of a sequence. Chunks are numbered state page by state page; each has `chunks` of them. */
+/*
+ * Loads a chunk of a sequence's sketches. Chunks are numbered through all state pages; each page has `chunks` of them.
+ */
 template <class Shape, class Steps>
 DEVICE struct chunk load_from_pool(const struct scores_params *c, const struct sketch_list *list, uint32_t nth_chunk, Steps *to)
 {
 	const struct sketch_params *s = &c->s;
 	const uint32_t nth = c->per_chunks ? __umulhi(nth_chunk, c->per_chunks) : nth_chunk;
 	/*
-	 * The last chunk of a state page repeats some tokens of the one before, instead of reading bytes that are not
-	 * sketches.
+	 * The last chunk of a state page repeats some tokens of the chunk before it, instead of reading bytes that are
+	 * not sketches.
 	 */
 	const uint32_t row = min((nth_chunk - nth * c->chunks) * Shape::tokens, s->page_tokens - Shape::tokens);
 	const uint32_t first = nth * s->page_tokens + row;
@@ -92,9 +98,9 @@ DEVICE struct chunk load_from_pool(const struct scores_params *c, const struct s
 	return {first, Shape::tokens, resident, (resident >> 31) != 0};
 }
 
-/* Stores the scores of two tokens for two heads. */
+/* A sink that stores the scores of a lane's two tokens, for two heads each. */
 template <int split> struct store_sink {
-	float2 *score; /* of the sequence's head tile: [token][pair of heads] */
+	float2 *score; /* [token][pair of heads], of the sequence's head tile */
 	uint32_t wide, tokens;
 
 	__device__ __forceinline__ void add(const struct chunk *at, uint32_t first, const float of[4]) const
@@ -114,7 +120,10 @@ template <int split> struct store_sink {
 	}
 };
 
-/* Grid: chunks, several for each warp; head tiles; sequences. */
+/*
+ * Second launch: stores the scores of all tokens. The grid is chunks, several for each warp (x) by head tiles (y) by
+ * sequences (z).
+ */
 template <int D, int bits, int split>
 __global__ void __launch_bounds__(32 * SCAN_WARPS) scan_kernel(const __grid_constant__ struct scores_params c)
 {
@@ -126,7 +135,7 @@ __global__ void __launch_bounds__(32 * SCAN_WARPS) scan_kernel(const __grid_cons
 	const struct tile t = tile_of(&c, blockIdx.y);
 	const struct sketch_list list = sketch_list_of(&c.s, s, t.h);
 	const struct store_sink<split> sink = {scores_of(&c, blockIdx.z, blockIdx.y), c.wide, c.tokens};
-	sketch_steps<D, bits, split, true, shape::steps> steps[2]; /* of a chunk, and of the next one */
+	sketch_steps<D, bits, split, true, shape::steps> steps[2]; /* of the current chunk, and of the next one */
 	struct chunk at[2];
 
 	if (blockIdx.x * SCAN_WARPS * c.each >= chunks)
@@ -150,7 +159,10 @@ __global__ void __launch_bounds__(32 * SCAN_WARPS) scan_kernel(const __grid_cons
 		}
 }
 
-/* Computes the weights of a thread's tokens, reduced over the heads of a row of scores; 0 for tokens from `end` on. */
+/*
+ * Computes the weights of a thread's tokens, reduced over the heads that share a row of scores; 0 for tokens at `end`
+ * and after it.
+ */
 DEVICE void row_weights(const struct scores_params *c, uint32_t row, uint32_t first, uint32_t end, float w[WEIGH_TOKENS])
 {
 	const uint32_t each = c->s.n_heads / c->to.rows, tiles = (c->s.group + c->tile_heads - 1) / c->tile_heads;
@@ -163,7 +175,8 @@ DEVICE void row_weights(const struct scores_params *c, uint32_t row, uint32_t fi
 #pragma unroll
 		for (uint32_t i = 0; i < WEIGH_TOKENS; i++) {
 			const uint32_t token = first + i * WEIGH_THREADS;
-			if (token < end && (g % 2 == 0 || head == row * each)) /* else already loaded */
+			/* odd heads: loaded with the even head before */
+			if (token < end && (g % 2 == 0 || head == row * each))
 				two[i] = score[token * (size_t)c->wide];
 		}
 #pragma unroll
@@ -174,7 +187,7 @@ DEVICE void row_weights(const struct scores_params *c, uint32_t row, uint32_t fi
 	}
 }
 
-/* Grid: tokens, WEIGH_TOKENS per thread; sequences. */
+/* Third launch: computes weights from scores. The grid is tokens, WEIGH_TOKENS per thread (x) by sequences (y). */
 __global__ void __launch_bounds__(WEIGH_THREADS) weigh_kernel(const __grid_constant__ struct scores_params c)
 {
 	const struct skv_kseq *s = &c.s.seq[c.first + blockIdx.y];
@@ -186,7 +199,7 @@ __global__ void __launch_bounds__(WEIGH_THREADS) weigh_kernel(const __grid_const
 		float w[WEIGH_TOKENS] = {};
 		if (len >= SKV_PAGE_TOKENS)
 			row_weights(&c, row, first, end, w);
-		else /* without a full page there are no sketches */
+		else /* no full page, so no sketches: all weights are 1 */
 			w[0] = first < len;
 #pragma unroll
 		for (uint32_t i = 0; i < WEIGH_TOKENS; i++) {
@@ -244,7 +257,10 @@ static struct scores_params params_of(const struct skv_shape *sh, uint32_t max_l
 	return c;
 }
 
-/* For one sequence. */
+/*
+ * sequence_scores(): number of stored pairs of scores of one sequence. sequence_bytes(): workspace bytes of one
+ * sequence.
+ */
 static size_t sequence_scores(const struct scores_params *c)
 {
 	return (size_t)c->tiles * c->tokens * c->wide;
@@ -254,14 +270,14 @@ static size_t sequence_bytes(const struct skv_shape *sh, const struct scores_par
 	return sh->n_heads * sizeof(float) + sequence_scores(c) * sizeof(float2);
 }
 
-/* Sequences of a slice, if each takes `bytes` bytes. */
+/* Number of sequences of a slice, if each takes `bytes` bytes of the workspace. */
 static uint32_t slice_of(size_t bytes, uint32_t n)
 {
 	const size_t fit = SLICE_BYTES / bytes;
 	return fit == 0 ? 1 : fit < n ? (uint32_t)fit : n;
 }
 
-/* Computes the weights of sequences [first, first + n), with a workspace from `mem` on. */
+/* Computes the weights of sequences [first, first + n). The workspace of the launches begins at `mem`. */
 static void score_slice(const struct skv_shape *sh, const struct skv_batch *b, const void *q, const struct skv_scores *to,
                         uint32_t first, uint32_t n, uint8_t *mem, const struct skv_workspace *work)
 {
@@ -287,7 +303,7 @@ void skv_cuda_score_sketches(const struct skv_shape *sh, const struct skv_batch 
 		            (uint8_t *)work->mem + skv_cuda_workspace_offset(sh), work);
 }
 
-/* Bytes of a sequence's weights, for a selection by weights in memory. */
+/* Bytes of a sequence's weights, if the selection reads weights from memory. */
 static size_t weights_bytes(const struct skv_shape *sh, uint32_t max_len)
 {
 	return (size_t)sh->n_kv_heads * skv_pages_of(max_len) * SKV_PAGE_TOKENS * sizeof(float);
@@ -333,7 +349,7 @@ size_t skv_cuda_sketch_bytes(const struct skv_shape *sh, uint32_t n, uint32_t ma
 {
 	const struct scores_params c = params_of(sh, max_len);
 	const size_t each = sequence_bytes(sh, &c) + weights_bytes(sh, max_len);
-	/* A slice has more sequences if they are shorter, but not more bytes. */
+	/* If sequences are shorter, a slice has more of them, but not more bytes. */
 	const size_t slice = each > SLICE_BYTES ? each : SLICE_BYTES;
 
 	return n * each < slice ? n * each : slice;

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch-stream.cuh - a block's scan of a run of state pages, by asynchronous copies to shared
+ * kernels/cuda/select/sketch-stream.cuh - a block's scan of consecutive state pages, by asynchronous copies to shared
  * memory (Hopper and later): no thread waits for a load, and no register holds data in flight.
  *
  * A kv head's part of a state page is contiguous, so one copy suffices for it. Teams of four warps take turns at the
- * pages; each team has one slot. A warp takes every fourth chunk of a page into registers. When all warps of the team
- * have taken their last chunks, one of them, each in its turn, starts the copy of the next page to the slot. The others
- * do not wait for that but compute scores. (More slots per team, which take shared memory from the keys, were not
- * faster.)
+ * pages; each team has one slot in shared memory, which holds a page. A warp takes every fourth chunk of a page into
+ * registers. When all warps of the team have taken their last chunks, one of them, each in its turn, starts the copy of
+ * the next page to the slot. The other warps do not wait for the copy but compute scores. (More slots per team, which
+ * would take shared memory from the keys, were not faster.)
  */
 #ifndef SKV_CUDA_SELECT_SKETCH_STREAM_CUH
 #define SKV_CUDA_SELECT_SKETCH_STREAM_CUH
@@ -15,26 +15,30 @@
 #include "kernels/cuda/runtime/barrier.cuh"
 #include "kernels/cuda/select/sketch-scan.cuh"
 
-/* Shared memory of a block with `teams` teams. */
+/* Shared memory that a block with `teams` teams needs for its scan. */
 template <int D, int bits, int teams> struct stream_room {
 	alignas(128) uint8_t slot[teams][state_page<D, bits>::head_bytes];
-	barrier full[teams], taken[teams]; /* for each slot: its page has arrived; all warps have read it */
-	uint32_t entries[teams];           /* resident_entries() of the pages in slots */
+	/* Phases of each slot: of `full`, its page has arrived; of `taken`, all warps of the team have read it. */
+	barrier full[teams], taken[teams];
+	uint32_t entries[teams];           /* resident_entries() of the pages in slots, one mask per slot */
 };
 
 #if __CUDA_ARCH__ >= 900
-/* The scan has several parts, so that the first copies run while the inputs of the scores are made. */
+/*
+ * A warp's state in the scan. The scan has several member functions, so that the first copies run while the queries are
+ * made.
+ */
 template <int D, int bits, int split, bool caps, int teams> struct sketch_stream {
 	typedef chunk_shape<D, bits, split> shape;
 	typedef state_page<D, bits> state;
 	typedef struct stream_room<D, bits, teams> room_type;
-	/* Chunks of a page per warp. */
+	/* Max number of chunks of a page that a warp processes. */
 	static constexpr int rounds = (state::tokens + TEAM * shape::tokens - 1) / (TEAM * shape::tokens);
 
 	const struct sketch_params *c;
 	const struct sketch_list *list;
 	room_type *room;
-	uint32_t next, end; /* the page that this warp copies next; the end of the pages */
+	uint32_t next, end; /* the page that this warp copies next; the end of the block's pages */
 	skv_pte ahead;      /* sketch_entry() of `next` */
 
 	static __device__ __forceinline__ uint32_t team(void)
@@ -51,8 +55,8 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 	}
 
 	/*
-	 * Copies state page `next` to the slot: all of it, including rows that the sequence does not have yet. Pages
-	 * from `end` on are not copied.
+	 * Copies state page `next` to the team's slot: all of the kv head's part, including rows that the sequence does
+	 * not have yet. Pages at `end` and after it are not copied.
 	 */
 	__device__ __forceinline__ void copy(void)
 	{
@@ -71,8 +75,8 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 	}
 
 	/*
-	 * Needs tables only, so it may run before the sketches of this step exist. The block scans state pages [first,
-	 * last).
+	 * Sets up the scan of state pages [first, last). This function reads page tables only, so it may run before the
+	 * sketches of this step exist.
 	 */
 	__device__ __forceinline__ void locate(const struct sketch_params *params, const struct sketch_list *of, uint32_t first, uint32_t last,
 	                                       room_type *memory)
@@ -89,7 +93,7 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 		}
 		look_ahead();
 	}
-	/* Starts the first copies. The block synchronizes all of its warps between this and run(). */
+	/* Starts the first copies. The block synchronizes all of its warps between begin() and run(). */
 	__device__ __forceinline__ void begin(void)
 	{
 		if (in_team() == 0)
@@ -98,7 +102,10 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 		look_ahead();
 	}
 
-	/* Scans all pages, from `first` on. Chunks of tokens in [plain_from, plain_to) that have sketches are plain. */
+	/*
+	 * Scans all of the block's state pages, from `first` to `end`, and passes scores to the sink. Chunks are plain
+	 * if all their tokens are in [plain_from, plain_to) and have sketches.
+	 */
 	template <class Sink>
 	__device__ __forceinline__ void run(const struct sketch_query *q, uint32_t first, uint32_t plain_from, uint32_t plain_to, const Sink &sink)
 	{
@@ -107,7 +114,7 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 		uint32_t scales = (uint32_t)__cvta_generic_to_shared(room->slot[team()]) + state::tokens * shape::row_bytes +
 		                  (own_row + lane_token<split>()) * 2;
 
-		/* Keeps these values in registers; else they are computed again and again. */
+		/* Keeps these values in registers; without this the compiler computes them again and again. */
 		asm volatile("" : "+r"(own_row), "+r"(codes), "+r"(scales));
 		for (uint32_t page = first + team(), turn = 0; page < end; page += teams, turn++) {
 			barrier_await(&room->full[team()], turn);
@@ -132,8 +139,8 @@ template <int D, int bits, int split, bool caps, int teams> struct sketch_stream
 	}
 
 	/*
-	 * Called when the warp has loaded what it needs of the page. In its turn, it waits for the other warps and
-	 * refills the slot.
+	 * Called when the warp has loaded all it needs of the page. When it is this warp's turn, the warp waits until
+	 * the team's other warps have loaded theirs, and refills the slot.
 	 */
 	__device__ __forceinline__ void give_back(uint32_t turn)
 	{

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch-topk.cu - the best tokens of each kv head by the sketches of all tokens, with scan and
- * selection in one launch.
+ * kernels/cuda/select/sketch-topk.cu - selects the best tokens of each kv head by the sketches of all tokens, with scan
+ * and selection in one launch.
  *
- * The heads' denominators come from a sample, which each block reads for itself. So a token's key is known as soon as
- * its scores are. Only the key is kept, in the shared memory of the block that made it. The blocks that scan a list (a
- * kv head of a sequence) are a cluster, and select by the keys of all blocks (cluster-select.cuh). So the kernel needs
- * Hopper or later.
+ * The heads' softmax denominators are estimated from a sample of tokens, which each block reads for itself. So a
+ * token's key is known as soon as its scores are. Only the key is kept, in the shared memory of the block that made it.
+ * The blocks that scan a list (a kv head of a sequence) are a cluster, and select by the keys of all blocks
+ * (cluster-select.cuh). So the kernel needs Hopper or later.
  */
 #include "kernels/cuda/runtime/overlap.cuh"
 #include "kernels/cuda/select/cluster-select.cuh"
@@ -19,34 +19,35 @@ struct topk_params {
 	struct sketch_params s;
 	struct skv_select select;
 	struct skv_index_list list;
-	bool sum; /* a token's weight is the sum over its group, else the maximum */
+	bool sum; /* a token's weight is the sum over its GQA group; false: the maximum */
 };
 
 /*
- * How keys are made. PLAIN_WAY is that of nearly all models: a softmax of plain scores, and the largest weight.
- * OTHER_WAYS has a softcap or the sum of weights, which must not slow down the former.
+ * How keys are made. PLAIN_WAY is for nearly all models: softmax of scores without softcap, and the largest weight of
+ * the GQA group. OTHER_WAYS is for a softcap or for sums of weights; it is a variant of its own, so that PLAIN_WAY is
+ * not slower.
  */
 enum way { PLAIN_WAY, OTHER_WAYS };
 
-/* A block's part of a list. */
+/* The part of a list that a block scans. */
 struct item {
 	const struct skv_kseq *s;
 	uint32_t i, h;
-	uint32_t first, end; /* state pages */
+	uint32_t first, end; /* range of state pages */
 	struct key_share keys;
 };
 
 struct topk_smem {
 	struct sketch_query query;
 	struct sample_smem sample;
-	float offset[HEAD_TILE]; /* key_offset() of a head's weights with a softcap; else it is part of `query` */
+	float offset[HEAD_TILE]; /* key_offset() of each head's weights, with a softcap; else it is part of `query` */
 	struct select_smem select;
 };
 
 #if __CUDA_ARCH__ >= 900
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
-/* Turns a head's denominator into the factors that make keys of its scores. Missing heads do not count. */
+/* Turns a head's denominator into the factors that make keys of its scores. Heads past the last one get no weight. */
 DEVICE void scale_head(const struct topk_params *c, uint32_t len, uint32_t g, float lse, struct topk_smem *smem)
 {
 	struct sketch_query::sketch_head *head = &smem->query.head[g];
@@ -64,8 +65,8 @@ DEVICE void scale_head(const struct topk_params *c, uint32_t len, uint32_t g, fl
 }
 
 /*
- * Reduces a token's weights over its group. All lanes that have scores of the token take part; the lane that keeps it
- * gets the result.
+ * Reduces a token's weights over its GQA group. All lanes that have scores of the token take part; the lane that stores
+ * the token's key gets the result.
  */
 template <int split, enum way way> DEVICE float reduce_group(const struct topk_params *c, const struct topk_smem *smem, float s[4])
 {
@@ -92,16 +93,19 @@ template <int split, enum way way> DEVICE float reduce_group(const struct topk_p
 	return sum ? log2f(all) * (1 / KEY_RANGE) : all;
 }
 
-/* Makes keys of the scan's scores, and counts their upper digits. In a step each lane, or half of them, has a token. */
+/*
+ * A sink that makes keys of the scan's scores, and counts their upper digits. In a step each lane, or half of the
+ * lanes, has a token.
+ */
 template <int split, enum way way> struct key_sink {
 	const struct topk_params *c;
 	struct topk_smem *smem;
-	uint16_t *key; /* of token 0; the block has only its own tokens */
+	uint16_t *key; /* address for token 0's key; only keys of the block's tokens exist */
 	uint32_t n, pin, recent;
 
 	/*
-	 * The lane's token in the chunk, for a step that begins with `first`; UINT32_MAX if another lane has that
-	 * token.
+	 * Returns the lane's token in the chunk, for a step whose first token is `first`; UINT32_MAX if another lane
+	 * has that token.
 	 */
 	static __device__ __forceinline__ uint32_t own_token(uint32_t first)
 	{
@@ -144,7 +148,7 @@ template <int split, enum way way> struct key_sink {
 
 #define TEAMS (WARPS / TEAM)
 
-/* A block's shared memory. Keys follow it. */
+/* A block's shared memory; the block's keys follow this struct. */
 template <int D, int bits> struct topk_room {
 	struct stream_room<D, bits, TEAMS> stream;
 	struct topk_smem smem;
@@ -200,7 +204,7 @@ __device__ static void scan_item(const struct topk_params *c, const struct item 
 }
 #endif
 
-/* Grid: blocks of a cluster, kv heads, sequences; all in one dimension. */
+/* Selects the tokens of a kv head by sketches. The grid is one cluster of blocks for each kv head of each sequence. */
 template <int D, int bits, int split, enum way way>
 __global__ void __launch_bounds__(THREADS) topk_kernel(const __grid_constant__ struct topk_params c)
 {
@@ -217,7 +221,10 @@ __global__ void __launch_bounds__(THREADS) topk_kernel(const __grid_constant__ s
 	scan_item<D, bits, split, way>(&c, &it, &counts, room);
 	let_next_begin();
 	const struct kth k = find_key(&it.keys, &smem->select, counts.want);
-	/* This block no longer reads other blocks' shared memory. Its own must stay until the others are done, too. */
+	/*
+	 * This block no longer reads other blocks' shared memory. But its own must stay until the other blocks are
+	 * done, too.
+	 */
 	asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 	write_ids(&it.keys, &smem->select, &k, c.list.ids + list * c.list.stride, &c.list.count[list]);
 	asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
@@ -226,17 +233,17 @@ __global__ void __launch_bounds__(THREADS) topk_kernel(const __grid_constant__ s
 
 /* ---- launches ---------------------------------------------------------------------------------- */
 
-/* How a list is divided. */
+/* How a list is divided among blocks. */
 struct list_division {
 	uint32_t blocks;
-	size_t smem; /* of each block */
+	size_t smem; /* bytes of shared memory of each block */
 };
 
 static uint32_t clusters_that_fit[SKV_BACKEND_MAX_DEVICES][MAX_CLUSTER + 1];
 
 /*
- * A block takes the time of its state pages plus that of 33 more (measured on an H200). 0 blocks: not even the largest
- * number has room.
+ * Chooses the number of blocks of a list. A block takes the time of its state pages plus that of 33 more (measured on
+ * an H200). 0 blocks: even with the largest number of blocks there is no room for the keys.
  */
 template <int D, int bits> static struct list_division divide(uint32_t lists, uint32_t len)
 {
@@ -326,7 +333,7 @@ struct topk_init {
 	}
 };
 
-/* Called for devices with overlapping launches and clusters. */
+/* Called once for each device that has overlapping launches and clusters. */
 cudaError_t skv_cuda_sketch_topk_init(unsigned device, uint32_t room)
 {
 	cudaError_t e = cudaSuccess;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch.cu - makes sketches of keys, along with the append of rows if there are any.
+ * kernels/cuda/select/sketch.cu - makes sketches of keys, and appends the rows of a call to their pages, if there are
+ * any.
  *
- * A block takes 32 tokens of a kv head. It computes the head's mean first; then each warp takes one token after the
- * other. The keys of this call are taken from its rows, rounded as they will be in their pages, so that no block waits
- * for another block's writes.
+ * A block makes the sketches of 32 tokens of a kv head. The block computes the mean of the head's first keys; then each
+ * warp takes one token after the other. The keys of new tokens are taken from the call's rows, rounded as they will be
+ * in their pages, so that no block waits for another block's writes.
  */
 #include "kernels/cuda/runtime/overlap.cuh"
 #include "kernels/cuda/select/sketch.cuh"
@@ -15,11 +16,11 @@
 struct make_params {
 	struct sketch_params s;
 	uint8_t *pool;
-	const void *k, *v; /* NULL: the keys are in their pages */
-	uint32_t k_stride, v_stride; /* elements from one row to the next */
+	const void *k, *v; /* rows of the call; NULL: the keys are in their pages */
+	uint32_t k_stride, v_stride; /* elements from one row to the next, of k and of v */
 };
 
-/* The first token that gets a sketch. When the first page becomes complete, all of its tokens get one. */
+/* Returns the first token that gets a sketch. When the first page becomes complete, all of its tokens get one. */
 DEVICE uint32_t sketched_from(const struct skv_kseq *s)
 {
 	const uint32_t from = s->len - s->n_state;
@@ -31,12 +32,14 @@ DEVICE float rounded(uint32_t dtype, float x)
 	return dtype == SKV_F16 ? __half2float(__float2half_rn(x)) : __bfloat162float(__float2bfloat16_rn(x));
 }
 
-/* A token's rows of kv head h: in the call's k and v, if `given`, and in its page. */
+/* A token's rows of kv head h: in the call's k and v, if `given`, and in the token's page. */
 struct token_rows {
 	bool given;
-	size_t k, v;    /* element numbers in c->k and c->v */
-	uint8_t *page;  /* the K row in its page, NULL: not resident. V's row is further by all K rows of the page */
-	uint8_t *scale; /* for fp8: the K row's scale; V's is further by one byte for each K row of the page */
+	size_t k, v;    /* indices of the rows' first elements in c->k and c->v */
+	/* The K row in its page; NULL: not resident. The V row is at a distance of all K rows of the page. */
+	uint8_t *page;
+	/* For fp8: the K row's scale. The V row's scale is at a distance of one byte for each K row of the page. */
+	uint8_t *scale;
 };
 
 template <int D>
@@ -52,7 +55,8 @@ DEVICE struct token_rows rows_of(const struct make_params *c, const struct skv_k
 }
 
 /*
- * Elements d and d + 1 of the sum of the head's first page of keys, each divided by 16. `rows` are those of the page.
+ * Returns elements d and d + 1 of the sum of the head's first page of keys, each key divided by 16. `rows` are the
+ * page's rows.
  */
 template <int D> DEVICE float2 sum_rows(uint32_t dtype, struct key_rows rows, uint32_t d)
 {
@@ -72,7 +76,7 @@ template <int D> DEVICE float2 sum_rows(uint32_t dtype, struct key_rows rows, ui
 	return sum;
 }
 
-/* The scale of an fp8 row whose elements a warp holds. */
+/* Returns the fp8 scale of a row whose elements a warp holds. */
 template <int D> DEVICE uint32_t scale_of(uint32_t dtype, const uint32_t (&raw)[D / 32])
 {
 	uint32_t top = 0;
@@ -82,7 +86,7 @@ template <int D> DEVICE uint32_t scale_of(uint32_t dtype, const uint32_t (&raw)[
 	return fp8_scale_of(__reduce_max_sync(~0u, top));
 }
 
-/* For fp8: the scales of the head's first page of keys, as they are or will be stored. */
+/* For fp8: gets the scales of the head's first page of keys, as they are stored or will be stored. */
 template <int D>
 __device__ static void first_scales(const struct make_params *c, const struct skv_kseq *s, uint32_t h, uint8_t to[SKV_PAGE_TOKENS])
 {
@@ -100,7 +104,7 @@ __device__ static void first_scales(const struct make_params *c, const struct sk
 	}
 }
 
-/* Element d of an fp8 row, from this call or from its page. */
+/* Returns element d of an fp8 row, either rounded from this call's row or read from its page. */
 DEVICE float fp8_element(const struct make_params *c, const struct token_rows *r, uint32_t scale, uint32_t d)
 {
 	return r->given ? fp8_rounded(scale, io_load(c->s.io_dtype, c->k, r->k + d)) : fp8_two(r->page[d]).x * fp8_unit(scale);
@@ -135,7 +139,7 @@ __device__ static void mean_of(const struct make_params *c, const struct skv_kse
 	}
 }
 
-/* Copies elements e to e + 7 of a row of this call to a row in a page. */
+/* Copies elements e to e + 7 of a row of this call to a row in a page, converted to the page's dtype. */
 DEVICE void copy8(const struct make_params *c, const void *from, size_t row, uint8_t *to, uint32_t e)
 {
 	const struct vec8 x = io_read8(c->s.io_dtype, from, row + e);
@@ -148,7 +152,7 @@ DEVICE void copy8(const struct make_params *c, const void *from, size_t row, uin
 	*(uint4 *)(to + e * 2) = make_uint4(w[0], w[1], w[2], w[3]);
 }
 
-/* A warp appends a token's rows. */
+/* A warp appends a token's K and V rows to their page. */
 template <int D> __device__ static void append_rows(const struct make_params *c, const struct token_rows *r)
 {
 	if (c->s.dtype == SKV_FP8) {
@@ -165,7 +169,7 @@ template <int D> __device__ static void append_rows(const struct make_params *c,
 	}
 }
 
-/* Makes bytes of a row from `width` bits of each code, from bit `shift` on. */
+/* Packs `width` bits of each code, beginning with bit `shift`, into the bytes of a row. */
 template <int D, int width> DEVICE void pack(uint8_t *row, const uint8_t *code, int shift)
 {
 	constexpr uint32_t stride = D * width / 8;
@@ -178,7 +182,10 @@ template <int D, int width> DEVICE void pack(uint8_t *row, const uint8_t *code, 
 	}
 }
 
-/* A warp quantizes a rotated key. The scale is a NaN if an element is one. `code` is a buffer of the warp. */
+/*
+ * A warp quantizes a rotated key to codes and a scale. The scale is NaN if an element is NaN. `code` is a buffer of the
+ * warp.
+ */
 template <int D, int bits>
 __device__ static void encode(const float (&x)[D / 32], uint8_t *code, uint8_t *row, uint16_t *scale)
 {
@@ -190,7 +197,7 @@ __device__ static void encode(const float (&x)[D / 32], uint8_t *code, uint8_t *
 	for (int r = 0; r < D / 32; r++)
 		squares += x[r] * x[r];
 	const float step = steps * sqrtf(warp_sum(squares) / (float)D), per_step = 1 / step;
-	__syncwarp(); /* all lanes have read the last token's codes */
+	__syncwarp(); /* all lanes have read the codes of the last token */
 #pragma unroll
 	for (int r = 0; r < D / 32; r++) {
 		const float nearest = bits == 1 ? copysignf(0.5f, x[r]) - 0.5f : rintf(x[r] * per_step - 0.5f);
@@ -212,12 +219,12 @@ __device__ static void encode(const float (&x)[D / 32], uint8_t *code, uint8_t *
 	}
 }
 
-/* A warp's token: its rows, its key, and the state page for its sketch; 0: no sketch is to be made. */
+/* A warp's token: its rows, its key, and the entry of the state page for its sketch; 0: no sketch is to be made. */
 template <int D> struct sketched_token {
 	struct token_rows rows;
 	skv_pte state;
-	uint32_t key[D / 32]; /* as load_raw() loads it */
-	uint32_t scale;       /* of an fp8 row that is in its page */
+	uint32_t key[D / 32]; /* elements as load_raw() loads them */
+	uint32_t scale;       /* scale of an fp8 row that is in its page */
 };
 
 template <int D>
@@ -233,7 +240,7 @@ DEVICE void load_token(const struct make_params *c, const struct skv_kseq *s, ui
 		to->scale = *to->rows.scale;
 }
 
-/* The warp's key, as it is or will be in its page. */
+/* Converts the warp's key to floats, rounded as the key is or will be in its page. */
 template <int D> DEVICE void take_key(const struct make_params *c, const struct sketched_token<D> *t, float (&x)[D / 32])
 {
 	const uint32_t dtype = t->rows.given ? c->s.io_dtype : c->s.dtype;
@@ -249,7 +256,7 @@ template <int D> DEVICE void take_key(const struct make_params *c, const struct 
 	}
 }
 
-/* Grid: 32 tokens, kv heads, sequences. */
+/* Makes sketches and appends rows. The grid is groups of 32 tokens (x) by kv heads (y) by sequences (z). */
 template <int D, int bits>
 __global__ void __launch_bounds__(THREADS) make_kernel(const __grid_constant__ struct make_params c)
 {

@@ -1,17 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/sketch.cuh - sketches of keys (kernels/select.h): where they are, queries, and the scan.
+ * kernels/cuda/select/sketch.cuh - sketches of keys (kernels/select.h): where they are stored, and queries for scoring
+ * them.
  *
- *   sketch.cu          makes sketches, along with the append
- *   sketch-scan.cuh    a warp's scores of a chunk of tokens
- *   sketch-stream.cuh  a block's scan of many state pages, by copies to shared memory
- *   sketch-sample.cuh  estimates of the denominators, from a sample of the tokens
- *   sketch-scores.cu   weights of all tokens, written to memory
- *   sketch-topk.cu     the best tokens of a kv head: scores and selection in one launch
- *   cluster-select.cuh the selection by the blocks of a cluster
+ *   sketch.cu          makes sketches, and appends the rows of a call, if there are any
+ *   sketch-scan.cuh    computes a warp's scores of a chunk of tokens
+ *   sketch-stream.cuh  scans many state pages by a block, with copies to shared memory
+ *   sketch-sample.cuh  estimates the softmax denominators from a sample of the tokens
+ *   sketch-scores.cu   computes the weights of all tokens and writes them to memory
+ *   sketch-topk.cu     selects the best tokens of a kv head: scores and selection in one launch
+ *   cluster-select.cuh selects by the keys of all blocks of a cluster
  *
- * A query is rotated like the keys and rounded to 8 bits. So its product with a code is an integer, which does not
- * depend on the order of summation. A warp holds the elements of a row: lane x has elements x, x + 32, ...
+ * A query is rotated like the keys and rounded to 8 bits. So the product of a query and a key's code is an integer,
+ * which does not depend on the order of summation. A warp holds the elements of a query or key: lane x has elements x,
+ * x + 32, ...
  */
 #ifndef SKV_CUDA_SELECT_SKETCH_CUH
 #define SKV_CUDA_SELECT_SKETCH_CUH
@@ -27,24 +29,30 @@ struct sketch_params {
 	size_t page_bytes;
 	const float *sinks;
 	struct score_scale scale;
-	/* Of a state page: bytes of a kv head, tokens; bytes of a row of codes. */
+	/*
+	 * head_bytes: a kv head's bytes of a state page. page_tokens: tokens of a state page. row_bytes: bytes of a
+	 * token's codes.
+	 */
 	uint32_t head_bytes, page_tokens, row_bytes;
-	uint32_t per_state_page; /* 2^32 divided by the pages of K that a state page has sketches of, rounded up */
+	/* 2^32 divided by the number of pages of K that a state page has sketches of, rounded up. */
+	uint32_t per_state_page;
 	uint32_t n_heads, n_kv_heads, group, dtype, io_dtype, layer, state, q_stride;
 };
 
 /*
- * Queries of a head tile. Codes are counted from 0, and multiplied by `factor` (sketch-scan.cuh). A sum of products
- * that begins with `start` is MAGIC_BITS plus `factor` times the product with the codes' values. Taken as a float,
- * minus MAGIC, times `unit` and the token's scale, plus `base`, it is the score, or the argument of the softcap.
+ * Queries of a head tile, for products with codes (integers from 0, multiplied by `factor`: see sketch-scan.cuh). A sum
+ * of products that begins with `start` is MAGIC_BITS plus `factor` times the product with the codes' values. The score
+ * is this sum taken as a float, minus MAGIC, times `unit` and the token's scale, plus `base`. With a softcap, the
+ * result is the softcap's argument instead.
  */
 struct sketch_query {
-	uint32_t code[HEAD_TILE][SKV_MAX_HEAD_DIM / 4]; /* int8_t, four to a word */
+	uint32_t code[HEAD_TILE][SKV_MAX_HEAD_DIM / 4]; /* int8_t elements, four to a word */
 	struct alignas(16) sketch_head {
 		float unit, base;
 		int start;
 	} head[HEAD_TILE];
-	uint4 operand[SKV_MAX_HEAD_DIM / 32 + 1][32]; /* tensor core operands as the scan needs them: sketch-scan.cuh */
+	/* `code` as tensor core operands, in the order that the scan needs */
+	uint4 operand[SKV_MAX_HEAD_DIM / 32 + 1][32];
 };
 
 DEVICE float bf16_low(uint32_t two)
@@ -60,7 +68,9 @@ DEVICE float warp_sum(float x)
 	return x;
 }
 
-/* Loads elements lane, lane + 32, ... of a row as they are in memory. All loads come before any use. */
+/*
+ * Loads elements lane, lane + 32, ... of a row without converting them. All loads are issued before any value is used.
+ */
 template <int D> DEVICE void load_raw(uint32_t dtype, const void *p, size_t at, uint32_t (&x)[D / 32])
 {
 	at += threadIdx.x % 32;
@@ -78,7 +88,7 @@ template <int D> DEVICE void load_raw(uint32_t dtype, const void *p, size_t at, 
 			x[r] = ((const uint16_t *)p)[at + 32 * r];
 	}
 }
-/* The value of such an element; for fp8 without its row's scale. */
+/* Converts an element from load_raw() to its value; for fp8 without its row's scale. */
 DEVICE float raw_value(uint32_t dtype, uint32_t x)
 {
 	return dtype == SKV_F32   ? __uint_as_float(x)
@@ -87,7 +97,7 @@ DEVICE float raw_value(uint32_t dtype, uint32_t x)
 	                          : bf16_low(x);
 }
 
-/* Replaces x by R x (kernels/select.h). */
+/* Replaces x by R x, where R is the rotation of sketches (kernels/select.h). */
 template <int D> DEVICE void sketch_rotate(float (&x)[D / 32])
 {
 	constexpr int block = D & -D;
@@ -116,8 +126,8 @@ template <int D> DEVICE void sketch_rotate(float (&x)[D / 32])
 }
 
 /*
- * Rows of keys in a page: the first one and, for fp8, its scale. Row t is t head_dim elements further, its scale t
- * bytes.
+ * Location of a page's rows of keys: `row` points to the first row, and `scale`, for fp8, to its scale. Row t is t
+ * head_dim elements further, its scale t bytes.
  */
 struct key_rows {
 	const uint8_t *row, *scale;
@@ -127,7 +137,7 @@ DEVICE float key_unit(uint32_t dtype, const uint8_t *scale)
 	return dtype == SKV_FP8 ? fp8_unit(*scale) : 1;
 }
 
-/* The rows of kv head h in the sequence's first page; NULL if that page is not resident or not complete. */
+/* Returns the rows of kv head h in the sequence's first page; NULL if that page is not resident or not complete. */
 DEVICE struct key_rows first_rows(const struct sketch_params *c, uint32_t head_dim, const struct skv_kseq *s, uint32_t h)
 {
 	const skv_pte entry = s->table[(size_t)c->layer * s->layer_stride];
@@ -142,7 +152,10 @@ DEVICE struct key_rows first_rows(const struct sketch_params *c, uint32_t head_d
 #define MAGIC 12582912.0f
 #define MAGIC_BITS 0x4b400000
 
-/* A warp makes query `g` of the tile that begins with q head `head`, in the group of kv head h. `factor` is even. */
+/*
+ * A warp makes query `g` of the head tile that begins with q head `head`, in the GQA group of kv head h. `factor` is
+ * even.
+ */
 template <int D, int bits, int factor>
 __device__ static void make_sketch_query(const struct sketch_params *c, const struct skv_kseq *s, uint32_t h,
                                          uint32_t head, uint32_t g, struct sketch_query *to)
@@ -158,7 +171,7 @@ __device__ static void make_sketch_query(const struct sketch_params *c, const st
 #pragma unroll
 	for (int r = 0; r < D / 32; r++)
 		x[r] = raw_value(c->io_dtype, raw[r]);
-	if (c->scale.cap != 0 || c->sinks) { /* these depend on c, unlike a softmax alone */
+	if (c->scale.cap != 0 || c->sinks) { /* unlike a softmax alone, these depend on the keys' mean c */
 		const struct key_rows rows = first_rows(c, D, s, h);
 		for (uint32_t t = 0; t < SKV_PAGE_TOKENS && rows.row; t++) {
 			const float unit = key_unit(c->dtype, rows.scale + t);
@@ -211,8 +224,8 @@ static inline struct sketch_params sketch_params_of(const struct skv_shape *sh, 
 }
 
 /*
- * Calls launch.run<D, bits>() for the shape. L is a struct with a member template, because lambdas cannot be called
- * with explicit template arguments.
+ * Calls launch.run<D, bits>() with the shape's head_dim and sketch_bits. L is a struct with a member template, because
+ * lambdas cannot be called with explicit template arguments.
  */
 template <int D, class L> static void sketch_dispatch_bits(uint32_t bits, const L &launch)
 {

@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/cuda/select/sum-pages.cu - scores of pages from the scores of their tokens, one thread per page. */
+/*
+ * kernels/cuda/select/sum-pages.cu - computes the scores of pages as sums of their tokens' scores, one thread per page.
+ */
 #include "kernels/cuda/runtime/cuda.h"
 
 #define THREADS 128
@@ -9,7 +11,7 @@ struct sum_params {
 	struct skv_scores scores;
 };
 
-/* Adds in the order of decode/scores.cuh: quads of tokens, then these in pairs. */
+/* Adds in the order of decode/scores.cuh: the tokens of each quad (four tokens), then the sums of quads in pairs. */
 __global__ void __launch_bounds__(THREADS) sum_pages_kernel(const __grid_constant__ struct sum_params c)
 {
 	const uint32_t page = blockIdx.x * THREADS + threadIdx.x, row = blockIdx.y;

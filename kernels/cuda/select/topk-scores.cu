@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/topk-scores.cu - the top-k tokens of each list by their softmax weights, from the scores that a
- * pass over the keys has stored (MODE_TOPK_KEYS in decode.cuh).
+ * kernels/cuda/select/topk-scores.cu - selects the top-k tokens of each list by their softmax weights, from the scores
+ * that a pass over the keys has stored (MODE_TOPK_KEYS in decode.cuh).
  *
- * The blocks of a list (a sequence, or one of its kv heads) are a cluster. Each block adds up the denominators of the
- * list's heads by itself, in the order that makes a sum independent of how the pass was divided. It makes keys of the
- * weights of its share of the tokens, and selects by the keys of all blocks (cluster-select.cuh). Beside a token's id
- * it writes the token's scores, as differences from the head's maximum, so that attention to it does not need K.
+ * The blocks that select for one list (a sequence, or one of its kv heads) are a cluster. Each block adds up the
+ * softmax denominators of the list's heads by itself, in the order that makes a sum independent of how the pass was
+ * divided. A block makes keys of the weights of its share of the tokens, and selects by the keys of all blocks
+ * (cluster-select.cuh). Beside a token's id the block writes the token's scores, as differences from the head's
+ * maximum, so that attention to the token does not need K.
  *
  * The input is in the L2 cache and few blocks read it. So each load of a warp takes whole sectors, and several loads
  * are in flight.
@@ -19,10 +20,11 @@
 
 struct topk_scores_params {
 	struct decode_params d;
-	bool in_memory; /* keys are in d.ev.token, because shared memory has no room for them */
+	/* Keys are in d.ev.token in global memory, because shared memory has no room for them. */
+	bool in_memory;
 };
 
-/* A block's shared memory. Keys follow it. */
+/* A block's shared memory; the block's keys follow this struct. */
 struct topk_scores_room {
 	alignas(16) struct softmax_stats stats;
 	struct select_smem select;
@@ -31,8 +33,8 @@ struct topk_scores_room {
 #if __CUDA_ARCH__ >= 900
 /* ---- denominators -------------------------------------------------------------------------------- */
 
-#define FOUR 4          /* columns of a head tile that a lane sums at a time ... */
-#define LANE_ITEMS 4    /* ... over this many work items of the pass, whose results are in flight at once */
+#define FOUR 4          /* columns of a head tile that a lane sums at a time */
+#define LANE_ITEMS 4    /* work items of the pass whose results a lane loads and sums at a time */
 #define WARP_ITEMS (32u * LANE_ITEMS)
 
 struct four_sums {
@@ -48,7 +50,7 @@ DEVICE struct four_sums add_four(const struct four_sums &a, const struct four_su
 	return r;
 }
 
-/* An empty sum: adding it to another sum leaves that one's bits as they are. */
+/* Returns an empty sum: adding it does not change the bits of the other sum. */
 DEVICE struct four_sums no_sums(void)
 {
 	struct four_sums r;
@@ -64,7 +66,7 @@ DEVICE struct four_sums read_item(const float *part)
 	return {{{max.x, sum.x}, {max.y, sum.y}, {max.z, sum.z}, {max.w, sum.w}}};
 }
 
-/* The sum over a warp's lanes in pairs, pairs of pairs, and so on. The first lane has it. */
+/* Adds up the sums of a warp's lanes: in pairs, then pairs of pairs, and so on. The first lane has the result. */
 DEVICE struct four_sums add_lanes(struct four_sums mine)
 {
 #pragma unroll
@@ -78,7 +80,7 @@ DEVICE struct four_sums add_lanes(struct four_sums mine)
 	return mine;
 }
 
-/* Copies the first lane's sum to lane `to`. */
+/* Copies the first lane's sum to *mine of lane `to`. */
 DEVICE void hand_over(struct four_sums *mine, const struct four_sums &sum, uint32_t to)
 {
 #pragma unroll
@@ -90,8 +92,9 @@ DEVICE void hand_over(struct four_sums *mine, const struct four_sums &sum, uint3
 }
 
 /*
- * The sum of items [first, n), at most WARP_ITEMS << 5 * level of them, in the order of add_pairs(). A warp computes
- * it; the first lane has the sum. `part` points to item 0's maximum of the first of the four columns.
+ * Returns, in the first lane of a warp, the sum of the results of work items [first, n), at most WARP_ITEMS << 5 *
+ * level of them, added in the order of add_pairs(). `part` points to the maximum of item 0 for the first of the four
+ * columns.
  */
 template <int level> DEVICE struct four_sums sum_items(const float *part, uint32_t n, uint32_t first)
 {
@@ -117,13 +120,13 @@ template <int level> DEVICE struct four_sums sum_items(const float *part, uint32
 }
 
 /*
- * Sets the statistics of one column, whose sum over all items is `sum`. The list's first block stores maxima for the
- * pass that attends to the tokens.
+ * Sets the softmax statistics of one column, whose sum over all items is `sum`. The list's first block also stores the
+ * maximum, for the pass that attends to the tokens.
  */
 DEVICE void put_stats(const struct decode_params *c, const struct work_item *j, uint32_t col, const struct partial_softmax &sum,
                       uint32_t at, struct softmax_stats *to)
 {
-	const bool head = col < j->heads; /* else the column is a copy and has no weight */
+	const bool head = col < j->heads; /* otherwise the column is a copy, without weight */
 
 	to->max[at] = head ? sum.max : 0;
 	to->lse[at] = head ? add_sink(c->sinks, j->head + col, sum.max + log2f(sum.sum)) : INFINITY;
@@ -133,7 +136,7 @@ DEVICE void put_stats(const struct decode_params *c, const struct work_item *j, 
 
 template <int COLS> __device__ static void make_stats(const struct decode_params *c, uint32_t request, struct softmax_stats *to)
 {
-	constexpr uint32_t fours = (COLS + FOUR - 1) / FOUR; /* of a head tile */
+	constexpr uint32_t fours = (COLS + FOUR - 1) / FOUR; /* groups of four columns in a head tile */
 	const uint32_t heads = c->request_head_tiles, items = n_items(c, request_tiles(c, request)), lane = threadIdx.x % 32;
 
 	for (uint32_t u = threadIdx.x / 32; u < heads * fours; u += WARPS) {
@@ -143,7 +146,7 @@ template <int COLS> __device__ static void make_stats(const struct decode_params
 		head_tile(c, request / c->list.rows, request % c->list.rows * heads + x, &j);
 		const struct four_sums sum = sum_items<2>(partial_of(c, &j, 0, 0) + first, items, 0);
 #pragma unroll
-		for (int k = 0; k < FOUR; k++) { /* one lane per column */
+		for (int k = 0; k < FOUR; k++) { /* lane k takes column k */
 			const struct partial_softmax one = {__shfl_sync(~0u, sum.of[k].max, 0), __shfl_sync(~0u, sum.of[k].sum, 0)};
 			own = k == 0 || lane == k ? one : own;
 		}
@@ -154,7 +157,10 @@ template <int COLS> __device__ static void make_stats(const struct decode_params
 
 /* ---- keys ---------------------------------------------------------------------------------------- */
 
-/* Location of a request's scores. Those of consecutive head tiles are `tokens` tokens apart. */
+/*
+ * Location of a request's stored scores. Those of one head tile are `tokens` tokens after those of the head tile before
+ * it.
+ */
 struct scores_at {
 	const __half *score;
 	const float *page_max;
@@ -167,7 +173,7 @@ template <int COLS> DEVICE struct scores_at scores_of(const struct decode_params
 	return {c->score + page * SKV_PAGE_TOKENS * COLS, c->page_max + page * COLS, c->tokens, c->request_head_tiles};
 }
 
-/* Reads a page's maxima of a head tile. */
+/* Loads the running maxima of token `token`'s page, for the columns of head tile x. */
 template <int COLS> DEVICE void read_top(const struct scores_at *at, uint32_t x, uint32_t token, float2 top[COLS / 2])
 {
 	const float *from = at->page_max + (size_t)(x * (at->tokens / SKV_PAGE_TOKENS) + token / SKV_PAGE_TOKENS) * COLS;
@@ -183,10 +189,11 @@ template <int COLS> DEVICE void read_top(const struct scores_at *at, uint32_t x,
 	}
 }
 
-/* Scores of whole tokens for a head tile, as a lane reads them: 16 bytes, or 48. */
+/* Scores of a few tokens for one head tile, as a lane loads them: 16 bytes, or 48. */
 template <int COLS> struct piece {
 	static constexpr uint32_t tokens = COLS == 6 ? 4 : 8 / COLS, loads = tokens * COLS / 8;
-	uint4 score[loads]; /* [token][column], two to a word */
+	/* Scores [token][column], two to a word. */
+	uint4 score[loads];
 	float2 top[COLS / 2];
 };
 
@@ -199,7 +206,10 @@ template <int COLS> DEVICE void read_piece(const struct scores_at *at, uint32_t 
 	read_top<COLS>(at, x, token, p->top);
 }
 
-/* Reduces a head tile's scores into the tokens' weights; in the log domain if the maximum is wanted. */
+/*
+ * Reduces a head tile's scores to the tokens' weights, in addition to earlier head tiles: to the sum of weights, or,
+ * unless `sum`, to the largest log2 of a weight.
+ */
 template <int COLS, bool sum> DEVICE void reduce_piece(const struct piece<COLS> *p, const float *lse, float weight[piece<COLS>::tokens])
 {
 	float2 base[COLS / 2];
@@ -219,7 +229,7 @@ template <int COLS, bool sum> DEVICE void reduce_piece(const struct piece<COLS> 
 		}
 }
 
-/* The key of a token. `there`: its page is resident. */
+/* Returns the key of a token; 0 if the token is never selected. `there`: the token's page is resident. */
 template <bool sum>
 DEVICE uint32_t key_of_token(const struct skv_topk_counts *counts, uint32_t token, bool there, float weight, float offset)
 {
@@ -232,7 +242,7 @@ DEVICE uint32_t key_of_token(const struct skv_topk_counts *counts, uint32_t toke
 	return w == w ? key_of(w) : 0;
 }
 
-/* Stores and counts the keys of a piece's tokens, from number `at` of the share on. */
+/* Stores and counts the keys of a piece's tokens; `at` is the index of the first one in the block's share. */
 template <int COLS, bool sum>
 DEVICE void put_keys(const struct key_share *share, const struct skv_topk_counts *counts, uint32_t at, bool there,
                      const float weight[piece<COLS>::tokens], float offset, struct select_smem *smem)
@@ -253,7 +263,7 @@ DEVICE void put_keys(const struct key_share *share, const struct skv_topk_counts
 		share->key[at] = (uint16_t)key[0];
 }
 
-/* The block's share of the keys of a list of `len` tokens, in whole pages. */
+/* Returns the block's share of the keys of a list of `len` tokens, in whole pages. */
 DEVICE struct key_share share_of(const struct topk_scores_params *t, uint32_t request, uint32_t len, uint16_t *shared)
 {
 	const uint32_t blocks = cg::this_cluster().num_blocks(), rank = cg::this_cluster().block_rank(), pages = skv_pages_of(len);
@@ -264,14 +274,14 @@ DEVICE struct key_share share_of(const struct topk_scores_params *t, uint32_t re
 }
 
 /*
- * Makes keys of the block's share, and counts their upper digits. For each piece of tokens it reads one head tile after
- * the other.
+ * Makes the keys of the block's share, and counts their upper digits. For each piece (some consecutive tokens) the
+ * scores of one head tile after the other are read.
  */
 template <int COLS, bool sum>
 __device__ static void make_keys(const struct scores_at *from, const struct key_share *share, const struct skv_topk_counts *counts,
                                  const skv_pte *table, struct topk_scores_room *room)
 {
-	constexpr int deep = COLS <= 4 ? 4 : COLS == 8 ? 3 : 2; /* loads in flight */
+	constexpr int deep = COLS <= 4 ? 4 : COLS == 8 ? 3 : 2; /* number of loads in flight */
 	constexpr uint32_t tokens = piece<COLS>::tokens, step = THREADS * tokens;
 	const uint32_t heads = from->heads, n = (share->n + step - 1) / step * heads;
 	const float none = sum ? 0 : -INFINITY, offset = key_offset(counts->n, 0);
@@ -282,7 +292,7 @@ __device__ static void make_keys(const struct scores_at *from, const struct key_
 		struct piece<COLS> p[deep];
 		skv_pte page[deep];
 #pragma unroll
-		for (int d = 0; d < deep; d++) { /* pieces past the end are read but not used */
+		for (int d = 0; d < deep; d++) { /* pieces past the end are loaded but not used */
 			const uint32_t token = share->token + min(ahead, share->n - tokens);
 			read_piece(from, ahead_x, token, &p[d]);
 			page[d] = table[token / SKV_PAGE_TOKENS];
@@ -311,7 +321,7 @@ __device__ static void make_keys(const struct scores_at *from, const struct key_
 
 /* ---- scores of what is selected ------------------------------------------------------------------ */
 
-/* Reads a token's scores for a head tile. */
+/* Loads a token's scores for head tile x. */
 template <int COLS> DEVICE void read_row(const struct scores_at *at, uint32_t x, uint32_t token, uint32_t word[COLS / 2])
 {
 	const __half *from = at->score + ((size_t)x * at->tokens + token) * COLS;
@@ -333,7 +343,10 @@ template <int COLS> DEVICE void read_row(const struct scores_at *at, uint32_t x,
 	}
 }
 
-/* Copies the scores of the tokens whose ids the block has written: to[number among these][head tile][column]. */
+/*
+ * Copies the scores of the tokens whose ids the block has written, as differences from the heads' maxima: to[index
+ * among these ids][head tile][column].
+ */
 template <int COLS>
 __device__ static void copy_scores(const struct scores_at *from, const struct softmax_stats *stats, const uint32_t *ids, uint32_t n_ids,
                                    uint32_t *to)
@@ -369,7 +382,7 @@ __device__ static void copy_scores(const struct scores_at *from, const struct so
 
 /* ---- the kernel ---------------------------------------------------------------------------------- */
 
-/* Grid: blocks of a cluster, lists of the launch; all in one dimension. */
+/* Selects the tokens of a list by stored scores. The grid is one cluster of blocks for each list of the launch. */
 template <int COLS, bool sum>
 __global__ void __launch_bounds__(THREADS) topk_scores_kernel(const __grid_constant__ struct topk_scores_params t)
 {
@@ -391,7 +404,10 @@ __global__ void __launch_bounds__(THREADS) topk_scores_kernel(const __grid_const
 	__syncthreads();
 	make_keys<COLS, sum>(&scores, &share, &counts, s->table + (size_t)c->layer * s->layer_stride, room);
 	const struct kth k = find_key(&share, &room->select, counts.want);
-	/* This block no longer reads other blocks' shared memory. Its own must stay until the others are done, too. */
+	/*
+	 * This block no longer reads other blocks' shared memory. But its own must stay until the other blocks are
+	 * done, too.
+	 */
 	asm volatile("barrier.cluster.arrive.aligned;" ::: "memory");
 	const struct id_range own = write_ids(&share, &room->select, &k, ids, &c->list.count[request]);
 	__syncthreads(); /* all ids of the block are written */
@@ -418,11 +434,12 @@ static topk_fn *kernel_of(uint32_t cols, bool sum)
 }
 
 #define PAGE_KEYS (SKV_PAGE_TOKENS * (uint32_t)sizeof(uint16_t)) /* bytes of a page's keys */
-#define FIXED_SCORES 160000u /* a block takes the time of its scores, plus that of so many (an estimate) */
+/* Estimate of a block's fixed time, as the number of scores that take as long. */
+#define FIXED_SCORES 160000u
 
 /*
- * Blocks of each list of at most `pages` pages with `page_scores` scores each; 0: there is no room for their keys,
- * which are in shared memory or, with `in_memory`, in global memory.
+ * Returns the number of blocks for each list of at most `pages` pages with `page_scores` scores each. Keys are in
+ * shared memory or, with `in_memory`, in global memory; 0: there is no room for them.
  */
 static uint32_t topk_blocks(uint32_t lists, uint32_t pages, uint32_t page_scores, bool in_memory)
 {
@@ -454,7 +471,7 @@ void skv_cuda_topk_by_scores(const struct decode_params *c, uint32_t max_len, cu
 	                  blocks, stream);
 }
 
-/* Called for devices with overlapping launches and clusters. */
+/* Called once for each device that has overlapping launches and clusters. */
 cudaError_t skv_cuda_topk_scores_init(unsigned device, uint32_t room)
 {
 	cudaError_t e = cudaSuccess;

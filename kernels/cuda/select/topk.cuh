@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/topk.cuh - radix top-k: the best ids of one list, selected by a team of warps of a block.
+ * kernels/cuda/select/topk.cuh - radix top-k: selects the best ids of one list, by a team of warps of a block.
  *
  * Scores become integer keys in the same order; ids that must not be selected have key 0. Histograms of the keys, each
- * over one bin of the previous one, find the k-th largest key. One more pass collects the ids with larger keys and, of
- * those with an equal key, as many as are wanted, in ascending order. The first histogram is made along with the keys;
- * its bins are fine where softmax weights lie.
+ * over one bin of the previous histogram, find the k-th largest key. One more pass collects the ids with larger keys
+ * and, of the ids with an equal key, as many as are wanted, in ascending order. The first histogram is made along with
+ * the keys; its bins are narrow where softmax weights lie.
  *
- * Keys are in shared memory if they fit. They are read four at a time: one by one, the team would wait for each of
- * them.
+ * Keys are in shared memory if they fit. They are read four at a time: if they were read one by one, the team would
+ * wait for each of them.
  */
 #ifndef SKV_CUDA_SELECT_TOPK_CUH
 #define SKV_CUDA_SELECT_TOPK_CUH
@@ -19,14 +19,17 @@
 
 #define BITS 11
 #define BINS (1u << BITS)
-#define KEY_BYTES 131072u /* of keys that fit in shared memory: 32,768 keys, also on sm_80 */
-#define KEY_ALWAYS 0xffffffffu /* of pinned and recent ids: above the key of every score */
+#define KEY_BYTES 131072u /* max bytes of keys in shared memory: 32,768 keys, also on sm_80 */
+#define KEY_ALWAYS 0xffffffffu /* key of pinned and recent ids: above the key of every score */
 
-/* Bins of the first histogram: 32 per power of two from 2^-55 to 2^9; the outer ones also have everything beyond. */
+/*
+ * Bins of the first histogram: 32 bins per power of two from 2^-55 to 2^9. The first and last bins also have all scores
+ * beyond.
+ */
 #define FIRST_KEY (0x80000000u + ((127u - 55) << 23))
 #define FIRST_SHIFT 18
 
-/* `threads` threads of a block, from thread `first` on, with a named barrier of their own. */
+/* A team: `threads` threads of a block, beginning with thread `first`, which have a named barrier of their own. */
 template <int threads_, int first, int barrier> struct team {
 	static constexpr int threads = threads_;
 	static __device__ uint32_t me(void)
@@ -39,9 +42,12 @@ template <int threads_, int first, int barrier> struct team {
 	}
 };
 
-#define KEY_QUAD 4u /* keys per load; an array of keys is padded to a multiple of it */
+#define KEY_QUAD 4u /* number of keys per load; arrays of keys are padded to a multiple of it */
 
-/* Bytes of the keys of `units` units. If they do not fit in shared memory, they take the place of the scores. */
+/*
+ * Bytes of the keys of `units` pages or tokens. If the keys do not fit in shared memory, they take the place of the
+ * scores.
+ */
 static inline size_t key_bytes(uint32_t units)
 {
 	return ceil_div(units, KEY_QUAD) * KEY_QUAD * sizeof(uint32_t);
@@ -52,11 +58,12 @@ static inline bool keys_fit_shared(uint32_t units)
 	return key_bytes(units) <= KEY_BYTES;
 }
 
-/* The shared memory that a team needs. */
+/* The shared memory that a team needs for a selection. */
 struct topk_smem {
 	uint32_t bins[BINS];
 	uint64_t warp_sum[32];
-	uint32_t bin, want, here; /* the bin found; how many of its keys are wanted; how many it has */
+	/* The bin found; the number of its keys that are wanted; the number of its keys. */
+	uint32_t bin, want, here;
 };
 
 __device__ static struct skv_topk_counts topk_counts_of(const struct skv_select *s, bool tokens, uint32_t len)
@@ -64,10 +71,10 @@ __device__ static struct skv_topk_counts topk_counts_of(const struct skv_select 
 	return skv_topk_counts_of(s, tokens ? len : skv_pages_of(len));
 }
 
-/* The key of id u; 0, never selected, if it is not resident. */
+/* Returns the key of id u; 0, which is never selected, if the id is not resident. */
 DEVICE uint32_t topk_key(const struct skv_topk_counts *x, uint32_t u, bool resident, float score)
 {
-	const uint32_t bits = __float_as_uint(score + 0.0f); /* -0 is 0 */
+	const uint32_t bits = __float_as_uint(score + 0.0f); /* adding 0 makes -0 equal to 0 */
 	if (!resident || u >= x->n)
 		return 0;
 	if (u < x->pin || u >= x->n - x->recent)
@@ -77,7 +84,7 @@ DEVICE uint32_t topk_key(const struct skv_topk_counts *x, uint32_t u, bool resid
 	return bits ^ (bits >> 31 ? 0xffffffffu : 0x80000000u);
 }
 
-/* Begins a histogram. */
+/* Begins a histogram: sets all bins to 0. */
 template <class T> __device__ static void clear_bins(struct topk_smem *smem)
 {
 	for (uint32_t b = T::me(); b < BINS; b += T::threads)
@@ -88,8 +95,8 @@ template <class T> __device__ static void clear_bins(struct topk_smem *smem)
 }
 
 /*
- * Counts a key in the first histogram. A key that cannot be selected, or is selected in any case, adds 0: with a branch
- * or a constant increment the atomic would be slow when all lanes hit different bins.
+ * Counts a key in the first histogram. For a key that cannot be selected, or is selected in any case, 0 is added: with
+ * a branch or a constant increment, the atomic would be slow when all lanes hit different bins.
  */
 DEVICE void count_first_digit(struct topk_smem *smem, uint32_t key)
 {
@@ -97,7 +104,7 @@ DEVICE void count_first_digit(struct topk_smem *smem, uint32_t key)
 	atomicAdd(&smem->bins[range], (uint32_t)(key - 1 < KEY_ALWAYS - 1));
 }
 
-/* Stores a quad of keys from id u on, and counts them. */
+/* Stores the keys of ids u to u + 3, and counts them in the first histogram. */
 DEVICE void put_keys(struct topk_smem *smem, uint32_t *key, uint32_t u, uint4 k)
 {
 	*(uint4 *)&key[u] = k;
@@ -107,7 +114,7 @@ DEVICE void put_keys(struct topk_smem *smem, uint32_t *key, uint32_t u, uint4 k)
 	count_first_digit(smem, k.w);
 }
 
-/* Exclusive prefix sum over the team; *ret_total is the sum. A word may hold two counts. */
+/* Returns the exclusive prefix sum of `mine` over the team; *ret_total is the sum. A word may hold two counts. */
 template <class T> __device__ static uint64_t team_scan(struct topk_smem *smem, uint64_t mine, uint64_t *ret_total)
 {
 	const uint32_t lane = T::me() % 32, warp = T::me() / 32;
@@ -117,7 +124,7 @@ template <class T> __device__ static uint64_t team_scan(struct topk_smem *smem, 
 		const uint64_t other = __shfl_up_sync(~0u, sum, x);
 		sum += lane >= x ? other : 0;
 	}
-	T::sync(); /* all threads have read the last call's sums */
+	T::sync(); /* all threads have read the sums of the last call */
 	if (lane == 31)
 		smem->warp_sum[warp] = sum;
 	T::sync();
@@ -131,7 +138,7 @@ template <class T> __device__ static uint64_t team_scan(struct topk_smem *smem, 
 }
 
 /*
- * Finds the bin, from the top, that has the `want`th key, and how many keys of that bin are wanted. With fewer keys
+ * Finds the bin with the `want`th largest key, and how many keys of that bin are wanted. If there are fewer keys,
  * nothing changes: smem->bin stays BINS.
  */
 template <class T> __device__ static void find_bin(struct topk_smem *smem)
@@ -162,12 +169,12 @@ DEVICE void count_key(struct topk_smem *smem, uint32_t key, uint32_t from, uint3
 		atomicAdd(&smem->bins[(key - from) >> shift], 1);
 }
 
-/* Makes a histogram of the keys in [from, from + size), with bins of 1 << shift. */
+/* Makes a histogram of the keys in [from, from + size), with bins of 1 << shift keys. */
 template <class T>
 __device__ static void count_digit(struct topk_smem *smem, const uint4 *key, uint32_t quads, uint32_t from,
                                    uint32_t size, uint32_t shift)
 {
-	constexpr int deep = 4; /* loads in flight */
+	constexpr int deep = 4; /* number of loads in flight */
 	clear_bins<T>(smem);
 	for (uint32_t first = T::me(); first < quads; first += deep * T::threads) {
 		uint4 k[deep];
@@ -188,8 +195,8 @@ __device__ static void count_digit(struct topk_smem *smem, const uint4 *key, uin
 }
 
 /*
- * *ret_last: the k-th largest key; *ret_equal: how many of the keys equal to it to take. If all of these are wanted, a
- * key below it and 0.
+ * Finds the k-th largest key, k = `want`. Ids with keys above *ret_last are selected, and *ret_equal of the ids with
+ * keys equal to it. If all keys equal to the k-th key are wanted, *ret_last is a smaller key and *ret_equal is 0.
  */
 template <class T>
 __device__ static void find_kth(const uint4 *key, uint32_t quads, uint32_t want, struct topk_smem *smem,
@@ -200,14 +207,14 @@ __device__ static void find_kth(const uint4 *key, uint32_t quads, uint32_t want,
 	T::sync();
 	find_bin<T>(smem);
 	*ret_last = *ret_equal = 0;
-	if (smem->bin == BINS) /* fewer than wanted: all of them */
+	if (smem->bin == BINS) /* fewer keys than wanted: all are selected */
 		return;
 	const uint32_t bin = smem->bin;
 	uint32_t from = bin ? FIRST_KEY + (bin << FIRST_SHIFT) : 1;
 	uint32_t end = bin < BINS - 1 ? FIRST_KEY + ((bin + 1) << FIRST_SHIFT) : KEY_ALWAYS;
 	while (end - from > 1 && smem->want < smem->here) {
 		const uint32_t shift = max(BITS, 32 - __clz(end - from - 1)) - BITS;
-		T::sync(); /* all threads have read the last histogram's result */
+		T::sync(); /* all threads have read the result of the last histogram */
 		count_digit<T>(smem, key, quads, from, end - from, shift);
 		find_bin<T>(smem);
 		from += smem->bin << shift;
@@ -218,14 +225,16 @@ __device__ static void find_kth(const uint4 *key, uint32_t quads, uint32_t want,
 	*ret_equal = all ? 0 : smem->want;
 }
 
-/* Counts a quad's keys that are larger than the k-th, and those that equal it. */
+/* Counts the keys of a quad that are larger than the k-th key, and those that equal it. */
 DEVICE void compare(uint4 k, uint32_t last, uint32_t *better, uint32_t *same)
 {
 	*better += (k.x > last) + (k.y > last) + (k.z > last) + (k.w > last);
 	*same += (k.x == last) + (k.y == last) + (k.z == last) + (k.w == last);
 }
 
-/* Returns how many bits of four words are set for lower lanes; *ret_all: for all lanes. */
+/*
+ * Returns the number of bits of four words that are set for lower lanes; *ret_all is the number of bits for all lanes.
+ */
 DEVICE uint32_t bits_before(const uint32_t word[KEY_QUAD], uint32_t *ret_all)
 {
 	const uint32_t lower = (1u << threadIdx.x % 32) - 1;
@@ -240,8 +249,8 @@ DEVICE uint32_t bits_before(const uint32_t word[KEY_QUAD], uint32_t *ret_all)
 }
 
 /*
- * Writes the selected ids of a warp's quads to ids[*at] on. This lane's quad begins with id u. *rank: number of keys so
- * far that equal the k-th.
+ * Writes the selected ids of a warp's quads of keys to ids[], beginning at ids[*at]. This lane's quad has the keys of
+ * ids u to u + 3. *rank is the number of keys so far that equal the k-th key.
  */
 DEVICE void collect_quads(uint4 quad, uint32_t u, uint32_t last, uint32_t equal, uint32_t *rank, uint32_t *ids,
                           uint32_t *at)
@@ -250,7 +259,7 @@ DEVICE void collect_quads(uint4 quad, uint32_t u, uint32_t last, uint32_t equal,
 	uint32_t mask[KEY_QUAD], all, rest = 0;
 	bool take[KEY_QUAD];
 
-	if (equal) { /* of the keys that equal the k-th, those of the lowest ids */
+	if (equal) { /* of the ids with the k-th key, the lowest ones are selected */
 #pragma unroll
 		for (int x = 0; x < KEY_QUAD; x++)
 			mask[x] = __ballot_sync(~0u, k[x] == last);
@@ -271,14 +280,15 @@ DEVICE void collect_quads(uint4 quad, uint32_t u, uint32_t last, uint32_t equal,
 }
 
 /*
- * Collects the ids with keys above the k-th, and the first `equal` ids with keys equal to it, ascending. A warp takes a
- * contiguous run of quads. Returns how many ids there are.
+ * Collects the ids with keys above the k-th key, and the first `equal` ids with keys equal to it, in ascending order. A
+ * warp takes consecutive quads. Returns the number of ids.
  */
 template <class T>
 __device__ static uint32_t collect(const uint4 *key, uint32_t quads, struct topk_smem *smem, uint32_t last,
                                    uint32_t equal, uint32_t *ids)
 {
-	const uint32_t lane = T::me() % 32, per = (quads + T::threads - 1) / T::threads * 32; /* quads of a warp */
+	/* per: number of quads of a warp. */
+	const uint32_t lane = T::me() % 32, per = (quads + T::threads - 1) / T::threads * 32;
 	const uint32_t from = min(quads, T::me() / 32 * per), to = min(quads, from + per);
 	uint32_t better = 0, same = 0;
 	uint64_t total;
@@ -287,7 +297,7 @@ __device__ static uint32_t collect(const uint4 *key, uint32_t quads, struct topk
 	for (uint32_t q = from + lane; q < to; q += 32)
 		compare(key[q], last, &better, &same);
 	const uint64_t mine = team_scan<T>(smem, (uint64_t)better << 32 | same, &total);
-	const uint64_t before = __shfl_sync(~0u, mine, 0); /* counts of the warps before */
+	const uint64_t before = __shfl_sync(~0u, mine, 0); /* counts of the earlier warps */
 	uint32_t rank = (uint32_t)before, at = (uint32_t)(before >> 32) + min(rank, equal);
 	const uint4 none = make_uint4(0, 0, 0, 0);
 	uint4 next = from + lane < to ? key[from + lane] : none;
@@ -300,7 +310,8 @@ __device__ static uint32_t collect(const uint4 *key, uint32_t quads, struct topk
 }
 
 /*
- * Selects by the keys that the team has stored since clear_bins(). ids[] gets the selection; returns the number of ids.
+ * Selects ids by the keys that the team has stored since clear_bins(). Writes the selection to ids[] and returns the
+ * number of ids.
  */
 template <class T>
 __device__ static uint32_t select_topk(const uint32_t *keys, const struct skv_topk_counts *x, struct topk_smem *smem,

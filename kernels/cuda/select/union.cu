@@ -1,10 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/cuda/select/union.cu - one list of the tokens that a sequence's q heads select, taking turns (LessIsMore).
+ * kernels/cuda/select/union.cu - makes one list of the tokens that a sequence's q heads select, taking turns
+ * (LessIsMore).
  *
- * Each head's top-k is selected as for a list of its own (select.cu) and sorted, best first (CUB; the sort is stable,
- * so ties go to the lower token). A token's order is the turn in which the first head names it. The top-k by order, one
- * list per sequence, is the union. As many sequences are processed at a time as the workspace has room for.
+ * Each head's top-k tokens are selected as for a list of its own (select.cu) and sorted, best first (by CUB; the sort
+ * is stable, so ties go to the lower token). The order of a token is the turn in which the first head names it. The
+ * top-k tokens by this order, one list per sequence, are the union. As many sequences are processed at a time as the
+ * workspace has room for.
  */
 #include <cub/device/device_segmented_radix_sort.cuh>
 #include "kernels/cuda/runtime/cuda.h"
@@ -15,19 +17,25 @@
 struct union_params {
 	const struct skv_kseq *seq;
 	struct skv_select select;
-	const float *score; /* [seq][rows][score_stride] */
+	const float *score; /* [seq][rows][score_stride] scores of tokens */
 	uint32_t score_stride, rows;
-	bool keys; /* select() has put keys in place of the scores */
-	/* The heads' lists, `stride` elements each: ids and keys to sort, and where each list begins and ends. */
+	bool keys; /* are there keys of select() in place of the scores? */
+	/*
+	 * The lists of the heads, with `stride` elements each: ids and keys to sort, and where each list begins and
+	 * ends.
+	 */
 	uint32_t stride;
 	const uint32_t *count;
 	uint32_t *id, *key;
 	uint32_t *begin, *end;
-	int *order; /* [seq][tokens]: as a float, larger means earlier; a NaN if no head named it */
+	int *order; /* [seq][tokens] as floats: larger means earlier; NaN: no head named the token */
 	uint32_t tokens;
 };
 
-/* Pinned and recent tokens are taken in any case: their key is below all others, and heads do not name them. */
+/*
+ * Makes keys for sorting each head's list. Pinned and recent tokens, which are taken in any case, get key 0, below all
+ * other keys, so that heads do not name them.
+ */
 __global__ void __launch_bounds__(THREADS) union_keys_kernel(const __grid_constant__ struct union_params c)
 {
 	const uint32_t list = blockIdx.y * c.rows + blockIdx.x, first = list * c.stride, n = c.count[list];
@@ -51,10 +59,10 @@ __global__ void __launch_bounds__(THREADS) union_order_kernel(const __grid_const
 
 	for (uint32_t rank = threadIdx.x; rank < n && c.key[first + rank]; rank += THREADS)
 		atomicMax(&c.order[(size_t)blockIdx.y * c.tokens + c.id[first + rank]],
-		          (int)(0x7f7fffff - (rank * c.rows + blockIdx.x))); /* down from the largest finite float */
+		          (int)(0x7f7fffff - (rank * c.rows + blockIdx.x))); /* from the largest finite float down */
 }
 
-/* Bytes of the arrays of one sequence. */
+/* Bytes that the arrays of one sequence take. */
 static size_t seq_bytes(uint32_t rows, uint32_t stride, uint32_t tokens)
 {
 	return (size_t)rows * (4 * stride + 3) * sizeof(uint32_t) + tokens * sizeof(int);
@@ -65,7 +73,9 @@ size_t skv_cuda_union_bytes(const struct skv_shape *sh, uint32_t tokens)
 	return seq_bytes(sh->n_heads, tokens, tokens) + UNION_SORT_BYTES;
 }
 
-/* Sorts the lists of n sequences by their keys, largest first. c->id and c->key then point to the sorted arrays. */
+/*
+ * Sorts the lists of n sequences by their keys, largest first. On return c->id and c->key point to the sorted arrays.
+ */
 static void sort(struct union_params *c, uint32_t n, uint32_t *other_id, uint32_t *other_key, void *room,
                  cudaStream_t stream)
 {
@@ -78,7 +88,7 @@ static void sort(struct union_params *c, uint32_t n, uint32_t *other_id, uint32_
 	c->id = ids.Current();
 }
 
-/* Makes the union for some sequences of a batch, as many as `mem` has room for. */
+/* Makes the unions for the sequences of a batch, for which `mem` has room. */
 static void select_part(const struct skv_shape *sh, const struct skv_batch *b, const struct skv_scores *ev,
                         const struct skv_select *select, struct skv_index_list *list, uint8_t *mem, const struct skv_workspace *work)
 {
@@ -95,7 +105,7 @@ static void select_part(const struct skv_shape *sh, const struct skv_batch *b, c
 	c.keys = !keys_fit_shared(b->max_len);
 	c.stride = heads.stride;
 	c.tokens = skv_pages_of(b->max_len) * SKV_PAGE_TOKENS;
-	c.order = (int *)(mem + UNION_SORT_BYTES); /* first, for alignment: it is read 16 bytes at a time */
+	c.order = (int *)(mem + UNION_SORT_BYTES); /* first in `mem`, for alignment: read 16 bytes at a time */
 	c.id = (uint32_t *)(c.order + (size_t)b->n * c.tokens);
 	c.key = c.id + 2 * all;
 	c.begin = c.id + 4 * all;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/compress/bits.h - quantization of a scale block, for compress.c and quantize.c; see
- * kernels/compress.h.
+ * kernels/host/compress/bits.h - quantizes a scale block (numbers that share a scale), for compress.c and quantize.c;
+ * see kernels/compress.h.
  */
 #ifndef SKV_HOST_BITS_H
 #define SKV_HOST_BITS_H
@@ -28,8 +28,9 @@ static inline uint16_t to_bf16(float x)
 }
 
 /*
- * Quantizes a scale block of n numbers, x_step apart. Its scale and zero point go to `scales`. The numbers go to q,
- * which is zeroed by the caller: to element `at` and every q_step-th from there.
+ * Quantizes a scale block of n numbers, which are x_step elements apart. The block's scale and zero point are written
+ * to `scales`. The quantized numbers are written to elements at, at + q_step, at + 2 q_step … of q, which the caller
+ * must have set to zero.
  */
 static inline void quantize_block(const float *x, uint32_t x_step, uint32_t n, uint32_t bits, uint8_t *scales, uint8_t *q,
                               uint32_t at, uint32_t q_step)
@@ -47,7 +48,7 @@ static inline void quantize_block(const float *x, uint32_t x_step, uint32_t n, u
 	zero = of_bf16(scales + 2);
 	for (uint32_t i = 0; i < n; i++, at += q_step) {
 		const float y = rintf((x[i * x_step] - zero) / scale);
-		/* 0 if the scale is 0, and for a NaN */
+		/* the quantized number is 0 if the scale is 0, and for a NaN */
 		const uint8_t v = y > 0 && scale > 0 ? (uint8_t)(y < top ? y : top) : 0;
 		q[at * bits / 8] = (uint8_t)(q[at * bits / 8] | v << at * bits % 8);
 	}

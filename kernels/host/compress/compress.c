@@ -2,33 +2,33 @@
 /*
  * kernels/host/compress/compress.c - latent compression: makes references and codes of tokens; see kernels/compress.h.
  *
- * First all new references are stored. Then codes are made, in tiles of TOKENS tokens, only from the stored form of the
- * references, because decompress() reads that form. Items of both are independent, so neither the number of threads nor
- * the chunking of a prompt changes a record.
+ * compress() first stores all new references. Then codes are made, in tiles of TOKENS tokens. The differences in codes
+ * are taken from the stored form of references, because decompress() reads that form. The work items of both passes are
+ * independent, so neither the number of threads nor the chunking of a prompt changes a record.
  */
 #include "kernels/host/compress/compress.h"
 #include "kernels/host/compress/nearest-refs.h"
 #include "kernels/host/compress/records.h"
 #include "kernels/host/runtime/gemm.h"
 
-#define HIDDEN 64u /* rows of gate and up computed at a time */
+#define HIDDEN 64u /* number of rows of the matrices gate and up with which rows are multiplied at a time */
 
 struct compress_params {
-	const struct skv_shape *sh; /* [n_layers] */
+	const struct skv_shape *sh; /* [n_layers]: shapes of the layers */
 	const struct skv_batch *batch;
-	const float *x; /* x of all ranks, from gather_tokens(), or NULL */
-	uint32_t *first; /* tiles before sequence i, for one layer */
+	const float *x; /* x over all ranks, from gather_tokens(), or NULL: x is made from this rank's rows */
+	uint32_t *first; /* [n + 1]: number of tiles before those of sequence i, for one layer */
 	struct per_thread space;
 };
 
-/* A thread's buffers. */
+/* The buffers of one thread. */
 struct tile {
-	float *x, *b;   /* [TOKENS][d] */
-	float *row;     /* [d] */
+	float *x, *b;   /* [TOKENS][d]: x of tokens, and the means b of their references */
+	float *row;     /* [d]: one reference */
 	struct ref_buffers refs;
-	float *h;       /* [TOKENS][hidden] */
-	float *gate, *up; /* [TOKENS][HIDDEN] */
-	float *z;       /* [TOKENS][width] */
+	float *h;       /* [TOKENS][enc_hidden]: hidden layer of E */
+	float *gate, *up; /* [TOKENS][HIDDEN]: a part of gate x and of up x */
+	float *z;       /* [TOKENS][width]: codes z */
 };
 
 static size_t tile_bytes(const struct latent *k)
@@ -62,13 +62,13 @@ size_t ISA(compress_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int thre
 	return carve_size((n_seqs + 1) * sizeof(uint32_t)) + threads * tile_bytes(&k);
 }
 
-/* The first token that the call compresses. */
+/* Returns the first token of a sequence that the call compresses. */
 static uint32_t compress_from(const struct skv_codec *c, const struct skv_kseq *s)
 {
 	return skv_max(s->n_compressed, c->first);
 }
 
-/* Makes x[own_d], the rank's part of x, of a token that is a row in a page. */
+/* Makes x[own_d], this rank's part of x, for a token that is a row in a page: K without RoPE, then V. */
 static void gather(const struct latent *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
 	const struct skv_shape *sh = k->sh;
@@ -88,13 +88,16 @@ static void gather(const struct latent *k, const struct skv_kseq *s, uint32_t to
 	rotate(k, &a, x);
 }
 
-/* x of all ranks for sequence i's tokens from its n_compressed on, or NULL. */
+/*
+ * Returns x over all ranks of sequence i's tokens from its n_compressed on, or NULL if the caller of compress() gave
+ * none.
+ */
 static const float *given_of(const struct compress_params *p, const struct latent *k, uint32_t i)
 {
 	return p->x ? p->x + (size_t)i * p->batch->max_compress * k->d : NULL;
 }
 
-/* Gets x[d] of a token. */
+/* Makes x[d] of a token: from `given`, the x over all ranks, or, if that is NULL, from the token's rows. */
 static void take(const struct latent *k, const struct skv_kseq *s, const float *given, uint32_t token, float *x)
 {
 	if (given)
@@ -105,7 +108,10 @@ static void take(const struct latent *k, const struct skv_kseq *s, const float *
 
 /* ---- quantization ---------------------------------------------------------------------------- */
 
-/* Writes each scale block's scale and zero point, then the numbers of all; see kernels/compress.h. */
+/*
+ * Quantizes n numbers: writes the scale and the zero point of each scale block, then the quantized numbers of all
+ * blocks; see kernels/compress.h.
+ */
 static void quantize_numbers(const float *x, uint32_t n, uint32_t bits, uint32_t block, uint8_t *to)
 {
 	memset(to + n / block * 4, 0, n * bits / 8);
@@ -133,7 +139,7 @@ static void store_ref(const struct latent *k, const struct skv_kseq *s, const fl
 	store_numbers(x, k->d, k->c->ref_bits, SKV_REF_SCALE_BLOCK, k->sh->dtype, to);
 }
 
-/* An item: a sequence in a layer. */
+/* A work item: stores the new references of a sequence in a layer. */
 static void refs_item(void *ctx, uint32_t item, int thread)
 {
 	const struct compress_params *p = ctx;
@@ -151,7 +157,7 @@ static void refs_item(void *ctx, uint32_t item, int thread)
 
 static void store_ids(const struct latent *k, struct nearest_refs *best, uint8_t *record)
 {
-	for (uint32_t i = 1; i < k->c->n_refs; i++) /* ascending */
+	for (uint32_t i = 1; i < k->c->n_refs; i++) /* sorts the reference numbers in ascending order */
 		for (uint32_t j = i; j > 0 && best->id[j] < best->id[j - 1]; j--) {
 			const uint32_t id = best->id[j];
 			best->id[j] = best->id[j - 1];
@@ -168,7 +174,9 @@ static void store_ids(const struct latent *k, struct nearest_refs *best, uint8_t
 
 /* ---- codes ----------------------------------------------------------------------------------- */
 
-/* h[m][hidden] = silu(gate x) * up x, or, with b, h - that; x[m][d]. */
+/*
+ * Computes the hidden layer of E for x[m][d]: h[m][enc_hidden] = silu(gate x) * up x; with `b`, h becomes h minus that.
+ */
 static void hidden(const struct latent *k, const struct tile *t, const float *x, uint32_t m, bool b)
 {
 	const float *in = k->c->enc_in;
@@ -187,7 +195,10 @@ static void hidden(const struct latent *k, const struct tile *t, const float *x,
 	}
 }
 
-/* Computes z[m][width] from x and b. `down` is linear, so the difference is taken before it. */
+/*
+ * Computes z[m][width] = E(x) - E(b). The last matrix of E, `down`, is linear, so the difference is taken before its
+ * product.
+ */
 static void encode(const struct latent *k, const struct tile *t, uint32_t m)
 {
 	const float *from = t->x, *down = k->c->enc_out;
@@ -242,7 +253,7 @@ static void codes_tile(const struct latent *k, const struct skv_kseq *s, const f
 		              code_at(k, s, token[i]) + c->n_refs * c->id_bytes);
 }
 
-/* An item: TOKENS tokens of a sequence in a layer. */
+/* A work item: makes the codes of TOKENS tokens of a sequence in a layer. */
 static void codes_item(void *ctx, uint32_t item, int thread)
 {
 	const struct compress_params *p = ctx;
@@ -286,7 +297,7 @@ struct gather_params {
 	struct per_thread space;
 };
 
-/* An item: a token of a sequence. */
+/* A work item: makes this rank's part of x for one token of a sequence. */
 static void gather_item(void *ctx, uint32_t item, int thread)
 {
 	const struct gather_params *p = ctx;

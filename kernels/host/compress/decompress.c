@@ -2,7 +2,8 @@
 /*
  * kernels/host/compress/decompress.c - turns compressed tokens into rows of K and V; see kernels/compress.h.
  *
- * An item is a tile of TOKENS rows of a sequence. Its codes are decoded together, with independent sums for each.
+ * A work item is a tile of TOKENS rows of a sequence. The codes of a tile are decoded together, with independent sums
+ * for each code.
  */
 #include "kernels/host/compress/compress.h"
 #include "kernels/host/compress/quant.h"
@@ -13,19 +14,19 @@
 struct decompress_params {
 	struct latent k;
 	const struct skv_batch *batch;
-	const struct skv_index_list *list; /* or NULL */
+	const struct skv_index_list *list; /* NULL: rows are made of all tokens */
 	const struct skv_decompressed *to;
-	uint32_t *rows;  /* rows of sequence i */
-	uint32_t *first; /* tiles before sequence i */
+	uint32_t *rows;  /* [n]: number of rows to make for each sequence */
+	uint32_t *first; /* [n + 1]: number of tiles before those of sequence i */
 	struct per_thread space;
 };
 
-/* A thread's buffers. */
+/* The buffers of one thread. */
 struct tile {
-	float *z;       /* [TOKENS][width] */
-	float *hidden;  /* [TOKENS][dec_hidden] */
-	float *x;       /* [TOKENS][own_d] */
-	float *b, *row; /* [own_d] */
+	float *z;       /* [TOKENS][width]: codes z */
+	float *hidden;  /* [TOKENS][dec_hidden]: hidden layer of Dec */
+	float *x;       /* [TOKENS][own_d]: decoded x */
+	float *b, *row; /* [own_d]: mean of a token's references; one reference */
 };
 
 size_t ISA(decompress_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int threads)
@@ -36,7 +37,7 @@ size_t ISA(decompress_bytes)(const struct skv_shape *sh, uint32_t n_seqs, int th
 	return 2 * carve_size((n_seqs + 1) * sizeof(uint32_t)) + threads * carve_size(floats * sizeof(float) + 5 * 64);
 }
 
-/* Number of rows to make for a sequence. */
+/* Returns the number of rows to make for a sequence. */
 static uint32_t rows_of(const struct decompress_params *r, uint32_t i)
 {
 	const struct skv_kseq *s = &r->batch->seq[i];
@@ -58,7 +59,9 @@ static uint32_t token_of(const struct decompress_params *r, uint32_t i, uint32_t
 	return r->to->pool ? row : r->k.c->first + row;
 }
 
-/* Address for the K of kv head 0 of a row; other heads and V follow as in any page. */
+/*
+ * Returns the address to which kv head 0's K of a row is written; the K and V of other heads are placed as in any page.
+ */
 static uint8_t *dst_of(const struct decompress_params *r, uint32_t i, uint32_t row)
 {
 	const struct skv_shape *sh = r->k.sh;
@@ -80,7 +83,7 @@ static void copy_row(const struct skv_shape *sh, const uint8_t *from, uint8_t *t
 	}
 }
 
-/* Applies RoPE to K of x, and stores x as a row. */
+/* Applies RoPE to the K of x, and stores x as rows of K and V in a page. */
 static void store_row(const struct latent *k, uint32_t token, float *x, uint8_t *to)
 {
 	const struct skv_shape *sh = k->sh;
@@ -98,7 +101,8 @@ static void store_row(const struct latent *k, uint32_t token, float *x, uint8_t 
 }
 
 /*
- * x[m][own_d] = Dec(z), for the rank's heads. With several ranks their K and V are two separate ranges of the output.
+ * Computes x[m][own_d] = Dec(z) for this rank's heads. With several ranks the K and the V of a rank's heads are two
+ * separate ranges of Dec's output.
  */
 static void decode(const struct latent *k, const struct tile *t, uint32_t m)
 {
@@ -117,7 +121,7 @@ static void decode(const struct latent *k, const struct tile *t, uint32_t m)
 		     k->own_d);
 }
 
-/* Normalizes K of all heads as the model's k_norm does. */
+/* Normalizes the decoded K of all heads, as the model's norm of K does (k_norm in struct skv_codec). */
 static void norm_heads(const struct latent *k, float *x)
 {
 	const uint32_t dim = k->sh->head_dim;
@@ -135,7 +139,7 @@ static void norm_heads(const struct latent *k, float *x)
 	}
 }
 
-/* Makes the rows of m tokens that have codes. */
+/* Makes the rows of m tokens that have codes; row[m] are their indices among the rows to make. */
 static void decode_rows(const struct decompress_params *r, uint32_t i, const struct tile *t, const uint32_t *row,
                         uint32_t m)
 {
@@ -166,8 +170,8 @@ static void decode_rows(const struct decompress_params *r, uint32_t i, const str
 }
 
 /*
- * Makes x of a quantized token, but with K after RoPE, as in rows. With QUANT the codec has no RoPE, so store_row()
- * does not rotate it.
+ * Dequantizes the K and V of a token to x. With KV quantization K has RoPE applied already, and the codec has no RoPE
+ * (rope_dims is 0), so store_row() does not rotate K again.
  */
 static void dequantize(const struct latent *k, const struct skv_kseq *s, uint32_t token, float *x)
 {
@@ -196,7 +200,7 @@ static void decompress_item(void *ctx, uint32_t item, int thread)
 		.b = carve(&c, k->own_d * sizeof(float)),
 		.row = carve(&c, k->own_d * sizeof(float)),
 	};
-	uint32_t codes[TOKENS], m = 0; /* rows of tokens that have codes */
+	uint32_t codes[TOKENS], m = 0; /* indices of the rows of tokens that have codes */
 
 	for (uint32_t row = from; row < to; row++) {
 		const uint32_t token = token_of(r, i, row);
@@ -217,7 +221,7 @@ static void decompress_item(void *ctx, uint32_t item, int thread)
 		decode_rows(r, i, &t, codes, m);
 }
 
-/* Describes the rows of sequence i for attention. */
+/* Describes the decompressed rows of sequence i for attention, in to->seq and to->table. */
 static void describe(const struct decompress_params *r, uint32_t i)
 {
 	const struct skv_decompressed *to = r->to;

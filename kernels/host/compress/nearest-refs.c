@@ -5,7 +5,10 @@
 #include "kernels/host/compress/nearest-refs.h"
 #include "kernels/host/runtime/gemm.h"
 
-/* References are considered in ascending order, so of equal scores the first one stays. */
+/*
+ * Enters a reference into the list of a token's nearest if its score is high enough. References are considered in
+ * ascending order of numbers, so of equal scores the lower number is kept.
+ */
 static void consider(struct nearest_refs *best, uint32_t near, float score, uint32_t id)
 {
 	uint32_t at = near;
@@ -34,9 +37,10 @@ static float square_of(const float *x, uint32_t n)
 void ISA(nearest_refs)(const struct latent *k, const struct skv_kseq *s, const struct ref_buffers *b, const float *x,
                        const uint32_t *token, uint32_t m, struct nearest_refs *best)
 {
-	const uint32_t most = skv_refs_before(k->c, token[m - 1] + 1); /* references of the last token */
+	/* number of references at or before the last token */
+	const uint32_t most = skv_refs_before(k->c, token[m - 1] + 1);
 
-	for (uint32_t i = 0; i < m; i++) /* reference 0 stays if all scores are NaNs */
+	for (uint32_t i = 0; i < m; i++) /* if all scores are NaNs, the numbers of the references stay 0 */
 		best[i] = (struct nearest_refs){.score = {-INFINITY, -INFINITY, -INFINITY, -INFINITY}};
 	for (uint32_t r0 = 0; r0 < most; r0 += REFS) {
 		const uint32_t n = skv_min(REFS, most - r0);

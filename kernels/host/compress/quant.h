@@ -11,10 +11,10 @@
 #include "kernels/host/runtime/host.h"
 #include "kernels/host/runtime/simd.h"
 
-/* A layer with KV quantization, and values derived from its codec. */
+/* The shape of a layer with KV quantization, and values derived from its codec. */
 struct quant {
 	const struct skv_shape *sh;
-	uint32_t bits, block, row; /* of V: elements of a scale block; bytes of a token's numbers */
+	uint32_t bits, block, row; /* block: elements of a scale block of V; row: bytes of a token's numbers */
 	struct skv_quant_layout at;
 };
 
@@ -26,7 +26,7 @@ static inline struct quant quant_of(const struct skv_shape *sh)
 	                      .at = skv_quant_layout_of(c, sh->head_dim)};
 }
 
-/* The record of the token's block and kv head h. */
+/* Returns the record of kv head h for the block of tokens that has `token`. */
 static inline uint8_t *quant_record(const struct quant *l, const struct skv_kseq *s, uint32_t token, uint32_t h)
 {
 	return skv_record_at(l->sh, s, l->sh->codes, l->at.bytes, token / SKV_QUANT_BLOCK * l->sh->n_kv_heads + h);
@@ -37,7 +37,7 @@ INLINE vf load_quantized(uint32_t bits, const uint8_t *p)
 	return bits == 4 ? v_load_u4(p) : v_load_u2(p);
 }
 
-/* Dequantizes K of n tokens of a record's block, from token t of the block on, to[n][head_dim]. */
+/* Dequantizes the K rows of n tokens of a record's block, from token t of the block on, to to[n][head_dim]. */
 static inline void dequantize_keys(const struct quant *l, const uint8_t *record, uint32_t t, uint32_t n, float *to)
 {
 	const uint32_t dim = l->sh->head_dim;
@@ -52,7 +52,7 @@ static inline void dequantize_keys(const struct quant *l, const uint8_t *record,
 	}
 }
 
-/* The same for V. */
+/* Dequantizes the V rows of n tokens of a record's block, from token t of the block on, to to[n][head_dim]. */
 static inline void dequantize_values(const struct quant *l, const uint8_t *record, uint32_t t, uint32_t n, float *to)
 {
 	const uint32_t dim = l->sh->head_dim, blocks = dim / l->block;

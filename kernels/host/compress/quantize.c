@@ -2,18 +2,21 @@
 /*
  * kernels/host/compress/quantize.c - KV quantization of whole blocks of tokens (KIVI); see kernels/compress.h.
  *
- * An item is a record: a kv head of a block. Its contents depend only on the block's rows.
+ * A work item is a record: one kv head of a block of tokens. The contents of a record depend only on the block's rows.
  */
 #include "kernels/host/compress/compress.h"
 #include "kernels/host/compress/quant.h"
 
 struct quantize_params {
-	const struct skv_shape *sh; /* [n_layers] */
+	const struct skv_shape *sh; /* [n_layers]: shapes of the layers */
 	const struct skv_batch *batch;
-	uint32_t *first; /* blocks before sequence i, for one layer */
+	uint32_t *first; /* [n + 1]: number of blocks before those of sequence i, for one layer */
 };
 
-/* Gathers the K or V rows of kv head h from `token` on, to[SKV_QUANT_BLOCK][head_dim]. */
+/*
+ * Gathers the K rows, or with `v` the V rows, of kv head h for a block of tokens from `token` on, in
+ * to[SKV_QUANT_BLOCK][head_dim].
+ */
 static void gather(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t token, uint32_t h, bool v, float *to)
 {
 	const skv_pte *table = skv_layer_table(sh, s);

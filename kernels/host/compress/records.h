@@ -3,8 +3,8 @@
  * kernels/host/compress/records.h - reads records of compressed tokens into fp32, and applies RoPE, for compress.c and
  * decompress.c.
  *
- * Numbers of references are read from records, which another process may have written, so they are clamped to existing
- * ones.
+ * Numbers of references are read from records that another process may have written, so numbers are clamped to those of
+ * references that exist.
  */
 #ifndef SKV_HOST_RECORDS_H
 #define SKV_HOST_RECORDS_H
@@ -15,16 +15,16 @@
 #include "kernels/host/runtime/host.h"
 #include "kernels/host/runtime/simd.h"
 
-#define TOKENS 32u /* tokens of a tile, processed together */
+#define TOKENS 32u /* number of tokens of a tile, which are processed together */
 
-/* A layer with latent compression, and values derived from its codec. */
+/* The shape of a layer with latent compression, and values derived from its codec. */
 struct latent {
 	const struct skv_shape *sh;
 	const struct skv_codec *c;
-	uint32_t d, half;   /* elements of x, and of its K, over all ranks */
-	uint32_t own_d, own_half; /* of this rank's heads */
-	uint32_t own;       /* the first element of these in K, and in V */
-	uint32_t parts;     /* independent parts of E and Dec */
+	uint32_t d, half;   /* number of elements of x over all ranks, and of the half of x that is K */
+	uint32_t own_d, own_half; /* number of elements of x of this rank's heads, and of its K */
+	uint32_t own;       /* index of the first element of this rank's heads in the K half of x, and in the V half */
+	uint32_t parts;     /* number of independent parts of E and Dec */
 	uint32_t code_bytes, ref_bytes;
 };
 
@@ -50,12 +50,12 @@ static inline uint8_t *code_at(const struct latent *k, const struct skv_kseq *s,
 
 /* ---- numbers --------------------------------------------------------------------------------- */
 
-/* How n numbers are stored; `dtype` applies with 16 bits. */
+/* How n numbers are stored in a record; `dtype` is the type of an element if bits is 16. */
 struct stored {
 	uint32_t n, bits, block, dtype;
 };
 
-/* Reads numbers [from, to), multiples of 16, as fp32. */
+/* Reads numbers [from, to) of a record as fp32; from and to are multiples of 16. */
 static inline void read_numbers(const struct stored *f, const uint8_t *p, uint32_t from, uint32_t to, float *x)
 {
 	const uint8_t *q = p + f->n / f->block * 4;
@@ -77,7 +77,7 @@ static inline void read_ref(const struct latent *k, const struct skv_kseq *s, ui
 	read_numbers(&f, ref_at(k, s, number), 0, k->d, to);
 }
 
-/* The same for this rank's heads: [own_d]. */
+/* Reads those elements of a reference that belong to this rank's heads, to to[own_d]. */
 static inline void read_own_ref(const struct latent *k, const struct skv_kseq *s, uint32_t number, float *to)
 {
 	const struct stored f = {k->d, k->c->ref_bits, SKV_REF_SCALE_BLOCK, k->sh->dtype};
@@ -87,7 +87,7 @@ static inline void read_own_ref(const struct latent *k, const struct skv_kseq *s
 	read_numbers(&f, p, k->half + k->own, k->half + k->own + k->own_half, to + k->own_half);
 }
 
-/* Reads the numbers of references from a code's record, clamped to below n. */
+/* Reads the numbers of a token's references from the record of its code. Numbers of n and more become n - 1. */
 static inline void read_ids(const struct latent *k, const uint8_t *record, uint32_t n, uint32_t ids[SKV_MAX_REFS])
 {
 	for (uint32_t i = 0; i < k->c->n_refs; i++) {
@@ -104,8 +104,8 @@ static inline void read_ids(const struct latent *k, const uint8_t *record, uint3
 typedef void read_ref_fn(const struct latent *, const struct skv_kseq *, uint32_t number, float *);
 
 /*
- * b[d] = the mean of these references, as `read` returns them, with d elements each; zeros if there are none. `row` is
- * workspace for one reference.
+ * Computes b[d], the mean of the references in ids[], which `read` returns with d elements each; zeros if the codec has
+ * no references. `row` is workspace for one reference.
  */
 static inline void mean_of(const struct latent *k, const struct skv_kseq *s, read_ref_fn *read, uint32_t d, const uint32_t *ids, float *row,
                            float *b)
@@ -125,7 +125,10 @@ static inline void mean_of(const struct latent *k, const struct skv_kseq *s, rea
 
 /* ---- RoPE ------------------------------------------------------------------------------------ */
 
-/* Cosine and sine of each pair's angle, times `scale`. Sign 1 rotates to a position, -1 rotates back from it. */
+/*
+ * The cosine and the sine of each rotary pair's angle at a position, times `scale`. angles_at() with sign 1 makes them
+ * for a rotation to the position, with sign -1 for a rotation back from the position.
+ */
 struct angles {
 	float cos[SKV_MAX_HEAD_DIM / 2], sin[SKV_MAX_HEAD_DIM / 2];
 };
@@ -133,7 +136,7 @@ struct angles {
 static inline void angles_at(const struct latent *k, uint32_t position, float sign, float scale, struct angles *a)
 {
 	for (uint32_t i = 0; i < k->c->rope_dims / 2; i++) {
-		/* in double, because fp32 is not precise enough for the angles of large positions */
+		/* computed in double, because fp32 is not precise enough for the angles of large positions */
 		const double angle = position * k->c->rope_freq[i];
 		const float rest = (float)(angle - 2 * M_PI * rint(angle / (2 * M_PI)));
 		a->cos[i] = cosf(rest) * scale;
@@ -141,7 +144,7 @@ static inline void angles_at(const struct latent *k, uint32_t position, float si
 	}
 }
 
-/* Rotates K of the rank's heads, x[own_d]. */
+/* Rotates the rotary pairs of K in x[own_d], for all heads of this rank. */
 static inline void rotate(const struct latent *k, const struct angles *a, float *x)
 {
 	const uint32_t dim = k->sh->head_dim, pairs = k->c->rope_dims / 2;

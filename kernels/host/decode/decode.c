@@ -1,18 +1,20 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/decode/decode.c - decode attention: one query row a sequence, split-KV.
+ * kernels/host/decode/decode.c - decode attention: one query row for each sequence, with the keys split into chunks
+ * (split-KV).
  *
- * A request is a sequence, or one kv head or q head of a sequence if these have lists of their own. The tokens that a
- * request attends to are split into chunks of up to CHUNK tokens. Every chunk leaves a partial result for its heads in
- * the workspace; merge.c merges a head's partial results in the order of its chunks. The split depends only on the
- * request's own selection, so the bits of the result do not depend on the number of threads or on other sequences in
- * the batch. If there are many chunks, a thread takes several in a row, so that prefetching does not restart with each.
- * One long sequence still keeps all threads busy.
+ * A request is a sequence, or one kv head or q head of a sequence if heads have lists of their own. The tokens that a
+ * request attends to are split into chunks of up to CHUNK tokens. Each chunk's partial result for the request's heads
+ * is stored in the workspace; merge.c merges a head's partial results in the order of chunks. The split depends only on
+ * the request's own selection, so the bits of the result do not depend on the number of threads or on other sequences
+ * in the batch. If there are many chunks, a thread takes several consecutive ones (a run), so that prefetching does not
+ * restart with each chunk. Runs are short enough that one long sequence keeps all threads busy.
  *
  * The kinds of decode attention differ only in gather(), which lists the tokens of a chunk.
  *
- * If the older tokens of a dense layer are quantized, a tile of them is dequantized to fp32 when it is processed.
- * Quantized blocks are whole tiles and come first, so a tile is either all quantized or all rows.
+ * If the older tokens of a dense layer are quantized, a tile of quantized tokens is dequantized to fp32 when the tile
+ * is processed. Blocks of quantized tokens are whole tiles and come first in the sequence, so the tokens of a tile are
+ * either all quantized or all rows.
  */
 #include "kernels/host/compress/quant.h"
 #include "kernels/host/decode/decode.h"
@@ -26,17 +28,23 @@
 
 #define ROWS UINT32_MAX
 
-/* The tokens of a run. Each chunk's tokens begin at a multiple of the tile size; gaps repeat a valid row. */
+/*
+ * The tokens of a run of chunks. The tokens of each chunk begin at a multiple of the tile size; the entries between
+ * chunks repeat a valid row.
+ */
 struct rows {
 	const uint8_t *row[CHUNK_RUN * CHUNK];
-	const uint8_t *scale[CHUNK_RUN * CHUNK]; /* fp8: addresses of the rows' scales */
-	/* for each tile: first token, or ROWS if not quantized */
+	const uint8_t *scale[CHUNK_RUN * CHUNK]; /* with fp8: addresses of the rows' scales */
+	/* for each tile: its first token if the tile is quantized, else ROWS */
 	uint32_t quantized[CHUNK_RUN * CHUNK / SKV_PAGE_TOKENS];
-	uint32_t n[CHUNK_RUN]; /* tokens of a chunk */
-	uint32_t end;          /* entries in row */
+	uint32_t n[CHUNK_RUN]; /* number of tokens of each chunk */
+	uint32_t end;          /* number of entries in row[] */
 };
 
-/* A position in the order in which strips are read: for each tile K of all kv heads, then V of all kv heads. */
+/*
+ * A position in the order in which strips are read: of each tile first the K strips of all kv heads, then the V strips
+ * of all kv heads.
+ */
 struct strip_pos {
 	uint32_t t, h;
 	bool v;
@@ -52,22 +60,22 @@ static void next_strip(const struct decode_params *d, const struct rows *r, stru
 		p->t += d->tile;
 }
 
-/* A thread's state during a run. */
+/* The state of a thread during a run of chunks. */
 struct walk {
 	const struct decode_params *d;
 	const struct rows *r;
-	struct strip_pos ahead; /* the next strip to prefetch */
-	size_t k_at;        /* offset of the request's first kv head */
+	struct strip_pos ahead; /* position of the next strip to prefetch */
+	size_t k_at;        /* offset of the request's first kv head in a page */
 	size_t head_bytes, v_offset;
 	float scale, cap;
-	const float *q; /* of the request's first q head */
-	struct softmax state[SKV_MAX_HEADS]; /* [kv head][tuple] */
+	const float *q; /* query of the request's first q head */
+	struct softmax state[SKV_MAX_HEADS]; /* [kv head][set of q heads] */
 	float weight[SKV_MAX_HEADS * TILE_MAX] __attribute__((aligned(64)));
 	const struct skv_kseq *s;
-	struct quant quant; /* if tiles are quantized */
-	float unit[TILE_MAX]; /* fp8: factors of a strip's rows */
+	struct quant quant; /* set if the sequence has quantized tiles */
+	float unit[TILE_MAX]; /* with fp8: factors of a strip's rows */
 	const uint8_t *wide_row[TILE_MAX];
-	float wide[TILE_MAX * SKV_MAX_HEAD_DIM]; /* a dequantized strip */
+	float wide[TILE_MAX * SKV_MAX_HEAD_DIM]; /* rows of a dequantized strip */
 };
 
 static size_t strip_at(const struct walk *w, uint32_t h, bool v)
@@ -75,7 +83,7 @@ static size_t strip_at(const struct walk *w, uint32_t h, bool v)
 	return w->k_at + h * w->head_bytes + (v ? w->v_offset : 0);
 }
 
-/* Dequantizes a strip to fp32 rows. */
+/* Dequantizes the strip of n tokens from `token` on, of kv head h's K or V, to fp32 rows in w->wide. */
 static void dequantize(struct walk *w, uint32_t token, uint32_t n, uint32_t h, bool v)
 {
 	const uint8_t *record = quant_record(&w->quant, w->s, token, h);
@@ -88,13 +96,13 @@ static void dequantize(struct walk *w, uint32_t token, uint32_t n, uint32_t h, b
 		w->wide_row[t] = (const uint8_t *)(w->wide + t * w->d->sh->head_dim);
 }
 
-/* Offset of a strip's scales from those of kv head 0's keys. */
+/* Returns the offset of the fp8 scales of a strip from those of kv head 0's K rows. */
 static size_t scale_at(const struct walk *w, uint32_t h, bool v)
 {
 	return strip_at(w, h, v) / w->d->sh->head_dim;
 }
 
-/* Sets the factors of the rows of an fp8 strip that begins at entry t; see skv_row_unit(). */
+/* Stores the factors of the rows of the fp8 strip that begins at entry t to w->unit; see skv_row_unit(). */
 static void units_of_strip(struct walk *w, uint32_t t, uint32_t h, bool v)
 {
 	const size_t at = scale_at(w, h, v);
@@ -112,7 +120,7 @@ static void prefetch(const uint8_t *from, uint32_t bytes)
 		prefetch_line(from + b);
 }
 
-/* Prefetches the scales of the strip at a position. The 16 tokens of a page have them in one cache line. */
+/* Prefetches the fp8 scales of the strip at a position. The scales of a page's 16 tokens are in one cache line. */
 static void prefetch_scales(const struct walk *w, const struct strip_pos *p)
 {
 	const struct decode_params *d = w->d;
@@ -122,7 +130,7 @@ static void prefetch_scales(const struct walk *w, const struct strip_pos *p)
 		prefetch_line(w->r->scale[p->t + t] + scale_at(w, p->h, p->v));
 }
 
-/* Prefetches the whole strip at a position. */
+/* Prefetches all rows, or the quantized record, of the strip at a position. */
 static void prefetch_strip(const struct walk *w, const struct strip_pos *p)
 {
 	const struct decode_params *d = w->d;
@@ -142,8 +150,8 @@ static void prefetch_strip(const struct walk *w, const struct strip_pos *p)
 }
 
 /*
- * Processes one strip of n tokens for all q heads of its group. raw, if not NULL, gets the scores; those of the
- * request's head x are at x * raw_stride.
+ * Processes one strip of n tokens for all q heads of its group. `raw`, if not NULL, gets the scores: those of the
+ * request's head x at raw + x * raw_stride.
  */
 static void walk_strip(struct walk *w, uint32_t t, uint32_t n, uint32_t h, bool v, struct partial p,
                        float *raw)
@@ -185,7 +193,7 @@ static void walk_strip(struct walk *w, uint32_t t, uint32_t n, uint32_t h, bool 
 	}
 }
 
-/* Processes tokens [t0, t0 + n) of the rows, a chunk. */
+/* Processes a chunk, which is entries [t0, t0 + n) of the run's tokens. */
 static void walk_chunk(struct walk *w, uint32_t t0, uint32_t n, struct partial p, float *raw)
 {
 	const struct decode_params *d = w->d;
@@ -211,7 +219,7 @@ static void walk_chunk(struct walk *w, uint32_t t0, uint32_t n, struct partial p
 	}
 }
 
-/* Where the scores of a dense chunk for q head 0 begin: at its first page. */
+/* Returns where q head 0's raw scores of a chunk of dense attention begin: at the place of the chunk's first page. */
 static float *raw_of(const struct decode_params *d, uint32_t request, uint32_t chunk)
 {
 	uint32_t from, to;
@@ -221,7 +229,7 @@ static float *raw_of(const struct decode_params *d, uint32_t request, uint32_t c
 	return d->raw + (size_t)request * d->sh->n_heads * d->raw_stride + (size_t)from * SKV_PAGE_TOKENS;
 }
 
-/* Marks the quantized tiles of a chunk, whose rows begin at entry `begin`. */
+/* Marks which tiles of a chunk are quantized. The rows of the chunk begin at entry `begin`. */
 static void mark_quantized(const struct decode_params *d, uint32_t request, uint32_t chunk, struct rows *r,
                            uint32_t begin)
 {
@@ -262,7 +270,7 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 		}
 		mark_quantized(d, request, chunk + c, &r, begin);
 	}
-	if (d->seq[i].attended && !d->keys) /* other threads have runs of the same sequence */
+	if (d->seq[i].attended && !d->keys) /* atomic, because other threads have runs of the same sequence */
 		__atomic_fetch_add(d->seq[i].attended, (uint64_t)tokens * d->span * d->group, __ATOMIC_RELAXED);
 	w.d = d;
 	w.r = &r;
@@ -287,7 +295,7 @@ static void walk_run(void *ctx, uint32_t run, int thread)
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-/* Splits a group's q heads into fours, and the rest into a pair and a single head. */
+/* Divides the q heads of a group into sets of four, and the rest into a pair and a single head. */
 static void split_group(struct decode_params *d)
 {
 	d->tuples = 0;
@@ -345,13 +353,13 @@ static void decode(struct decode_params *d, const struct skv_workspace *work)
 		d->lse = carve(&c, (size_t)d->n * sh->n_heads * sizeof *d->lse);
 	}
 	skv_run(work->threads, d->first_run[requests], walk_run, d);
-	/* With some tens of partial results or more, a merge takes longer than waking threads. */
+	/* from some tens of partial results on, a merge takes longer than waking threads */
 	ISA(merge_partials)(d, chunks * heads >= 64 ? work->threads : 1);
 	if (d->raw)
 		ISA(reduce_scores)(d, work->threads);
 }
 
-/* Sequences whose raw scores are held at a time, to bound the workspace. */
+/* Returns the number of sequences whose raw scores are held at a time, which bounds the workspace. */
 static uint32_t scores_batch(const struct skv_shape *sh, uint32_t n, uint32_t max_len)
 {
 	size_t one = (size_t)sh->n_heads * skv_pages_of(max_len) * SKV_PAGE_TOKENS * sizeof(float);
@@ -364,8 +372,8 @@ size_t ISA(decode_bytes)(const struct skv_shape *sh, uint32_t n, uint32_t max_le
 	size_t chunks = (tokens + CHUNK - 1) / CHUNK;
 	size_t requests = (size_t)n * sh->n_heads;
 	/*
-	 * The most requests possible: one for each q head. Partial results of several heads in one request take no
-	 * more.
+	 * This counts one request for each q head, the most that are possible. The partial results of a request with
+	 * several heads take no more memory than those of as many requests.
 	 */
 	size_t part = partial_floats(sh, 1) * sizeof(float);
 	size_t raw = sh->n_heads * tokens * sizeof(float);
@@ -375,7 +383,7 @@ size_t ISA(decode_bytes)(const struct skv_shape *sh, uint32_t n, uint32_t max_le
 	       carve_size((size_t)n * sh->n_heads * sizeof(float));
 }
 
-/* If out is NULL, only computes scores. */
+/* Dense decode attention. If out is NULL, only the scores are computed. */
 static void dense(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
                   const struct skv_scores *scores, const struct skv_workspace *work)
 {
@@ -427,7 +435,7 @@ void ISA(decode_tokens)(const struct skv_shape *sh, const struct skv_batch *batc
 	       work);
 }
 
-/* Reads K of the selected tokens twice. */
+/* Selects and attends in two passes, so the K rows of the selected tokens are read twice. */
 void ISA(decode_topk)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q, void *out,
                         const struct skv_scores *scores, const struct skv_select *sel, struct skv_index_list *list,
                         const struct skv_workspace *work)

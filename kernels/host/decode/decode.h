@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/decode/decode.h - the decode kernels, for one ISA; see kernels.h. */
+/* kernels/host/decode/decode.h - the decode kernels, for one instruction set; kernels.h says what each does. */
 #ifndef SKV_HOST_DECODE_H
 #define SKV_HOST_DECODE_H
 
@@ -18,6 +18,6 @@ void ISA(decode_topk)(const struct skv_shape *, const struct skv_batch *, const 
                       const struct skv_scores *, const struct skv_select *, struct skv_index_list *,
                       const struct skv_workspace *);
 
-/* Upper bound of the workspace in bytes. */
+/* Returns an upper bound of the bytes of workspace that these kernels need. */
 size_t ISA(decode_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 #endif

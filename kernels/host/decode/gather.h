@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/host/decode/gather.h - lists the tokens of a chunk as addresses of their K rows. The kinds of decode
- * attention (dense, window, pages, tokens) differ only in this. Included only by decode.c, so that it is inlined.
+ * attention (dense, window, pages, tokens) differ only in which tokens are listed. Only decode.c includes this file, so
+ * that its functions are inlined.
  */
 #ifndef SKV_HOST_GATHER_H
 #define SKV_HOST_GATHER_H
@@ -10,8 +11,8 @@
 #include "kernels/host/decode/tile.h"
 
 /*
- * Returns the number of pages between the two parts of a window: the *ret_head pages with sinks, and the pages from the
- * window's start on.
+ * Returns the number of pages between the two parts of a sequence's window, which are the first *ret_head pages (with
+ * the sinks) and the pages from the start of the window's recent part on.
  */
 static uint32_t window_gap(const struct decode_params *d, uint32_t i, uint32_t *ret_head)
 {
@@ -20,13 +21,13 @@ static uint32_t window_gap(const struct decode_params *d, uint32_t i, uint32_t *
 	return skv_max(head, d->start[i] / SKV_PAGE_TOKENS) - head;
 }
 
-/* The list that a request reads, as a number among the lists of the batch. */
+/* Returns the index of the list that a request reads, among all lists of the batch. */
 static size_t list_of(const struct decode_params *d, uint32_t request)
 {
 	return request - request % d->splits + skv_index_list_row(d->list, request % d->splits);
 }
 
-/* Number of pages that a request attends to, or of tokens for a token list. */
+/* Returns the number of units that a request attends to: tokens with a list of tokens, else pages. */
 static uint32_t units_of(const struct decode_params *d, uint32_t request)
 {
 	uint32_t i = request / d->splits, head, pages = skv_pages_of(d->seq[i].len);
@@ -41,7 +42,10 @@ static uint32_t units_of(const struct decode_params *d, uint32_t request)
 	}
 }
 
-/* Tokens of a page. `last`: it is the last one listed, which is the partial page if the list has one. */
+/*
+ * Returns the number of tokens of a page. `last`: the page is the last one listed, which is the partial page if the
+ * list has one.
+ */
 static uint32_t tokens_of(const struct decode_params *d, const struct skv_kseq *s, uint32_t page, bool last)
 {
 	if (d->list && d->list->last_partial)
@@ -49,13 +53,16 @@ static uint32_t tokens_of(const struct decode_params *d, const struct skv_kseq *
 	return skv_min(SKV_PAGE_TOKENS, s->len - page * SKV_PAGE_TOKENS);
 }
 
-/* Number of quantized tokens of a sequence. */
+/* Returns the number of tokens of a sequence that are stored quantized. */
 static uint32_t quantized_tokens(const struct decode_params *d, const struct skv_kseq *s)
 {
 	return d->sh->codec && d->sh->codec->kind == SKV_COMPRESS_QUANT ? s->n_compressed : 0;
 }
 
-/* Output of gather(): addresses of kv head 0's K rows and, with fp8, of their scales (else NULL). */
+/*
+ * The output of gather(): addresses of the tokens' K rows for kv head 0 and, with fp8, of the scales of these rows
+ * (else scale is NULL).
+ */
 struct gathered {
 	const uint8_t **row, **scale;
 };
@@ -68,8 +75,8 @@ static inline void gather_row(const struct decode_params *d, const struct gather
 }
 
 /*
- * Appends the tokens of page `page` that are attended to, from entry n on, with NULL as row if quantized. Returns their
- * number.
+ * Appends the tokens of page `page` to which the request attends, from entry n on; a quantized token has NULL as its
+ * row. Returns the number of tokens.
  */
 static uint32_t gather_page(const struct decode_params *d, uint32_t i, const skv_pte *table, uint32_t page, bool last,
                             const struct gathered *to, uint32_t n)
@@ -98,7 +105,10 @@ static uint32_t gather_page(const struct decode_params *d, uint32_t i, const skv
 	return n - begin;
 }
 
-/* Prefetches the parts of a request's list and page table that gather() will read; they were last used a step ago. */
+/*
+ * Prefetches the parts of a request's list and page table that gather() will read, because they were last used a step
+ * ago.
+ */
 static void prefetch_lists(const struct decode_params *d, uint32_t request, uint32_t chunk, uint32_t chunks)
 {
 	const skv_pte *table = skv_layer_table(d->sh, &d->seq[request / d->splits]);
@@ -121,7 +131,7 @@ static void prefetch_lists(const struct decode_params *d, uint32_t request, uint
 		prefetch_line((const uint8_t *)(table + page));
 }
 
-/* Lists the tokens of a chunk, up to CHUNK; returns their number. */
+/* Lists the tokens of a chunk (at most CHUNK) in *to; returns their number. */
 static uint32_t gather(const struct decode_params *d, uint32_t request, uint32_t chunk, const struct gathered *to)
 {
 	const uint32_t i = request / d->splits;

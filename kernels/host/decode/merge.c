@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/decode/merge.c - split-KV merge: combines the partial results of a request's chunks into its output.
+ * kernels/host/decode/merge.c - split-KV merge: combines the partial results of a request's chunks into the request's
+ * output.
  */
 #include "kernels/host/decode/params.h"
 #include "kernels/host/runtime/logits.h"
@@ -8,8 +9,9 @@
 #include <math.h>
 
 /*
- * Computes the output of q head `head`, number `local` of its request, if out is not NULL. Returns log2 of the
- * softmax's denominator; *ret_tokens is the same without the sink.
+ * Computes the output of q head `head`, which is number `local` of its request, if out is not NULL. Returns log2 of the
+ * softmax denominator; *ret_tokens gets the same without the sink's term. Both are -infinity if the request attended to
+ * no token.
  */
 static float merge_head(const struct decode_params *d, uint32_t request, uint32_t local, uint32_t head, float *out,
                         float *ret_tokens)
@@ -23,7 +25,7 @@ static float merge_head(const struct decode_params *d, uint32_t request, uint32_
 		memset(out, 0, dim * sizeof *out);
 	for (uint32_t it = item0; it < item1; it++) {
 		struct partial p = partial_of(d, it);
-		/* No token, or only NaNs: there is no maximum to rescale from. */
+		/* the chunk has no token, or only NaN scores: there is no maximum to rescale from */
 		float fix = p.max[local] == -INFINITY ? 1 : v_exp2(v_set(p.max[local] - max))[0];
 		sum += p.sum[local] * fix;
 		for (uint32_t x = 0; out && x < dim; x += VL)
@@ -40,7 +42,7 @@ static float merge_head(const struct decode_params *d, uint32_t request, uint32_
 	return max + log2f(sum);
 }
 
-/* Merges the q heads of one kv head of a request. */
+/* A work item: merges the partial results of the q heads of one kv head of a request. */
 static void merge_item(void *ctx, uint32_t item, int thread)
 {
 	const struct decode_params *d = ctx;
@@ -48,7 +50,7 @@ static void merge_item(void *ctx, uint32_t item, int thread)
 	const uint32_t i = item / (d->splits * d->span), h = item % (d->splits * d->span);
 	const uint32_t request = i * d->splits + h / d->span;
 	(void)thread;
-	if (d->seq[i].n_q == 0) /* padding */
+	if (d->seq[i].n_q == 0) /* an empty sequence, which pads the batch */
 		return;
 	for (uint32_t g = 0; g < d->group; g++) {
 		uint32_t head = h * d->group + g;

@@ -9,11 +9,11 @@
 #include "kernels/host/runtime/host.h"
 #include "kernels/select.h"
 
-#define CHUNK 256u         /* maximum number of tokens of a chunk */
-#define CHUNK_RUN 8u       /* maximum number of consecutive chunks of a request that a thread takes */
-#define RAW_BYTES ((size_t)64 << 20) /* maximum size of the raw scores held at a time */
+#define CHUNK 256u         /* largest number of tokens of a chunk */
+#define CHUNK_RUN 8u       /* largest number of consecutive chunks of a request that a thread takes at once */
+#define RAW_BYTES ((size_t)64 << 20) /* largest size of the raw scores held at a time, unless one sequence needs more */
 
-/* Which tokens a call attends to. */
+/* How a call chooses the tokens to which it attends. */
 enum kv_source { KV_DENSE, KV_WINDOW, KV_PAGES, KV_TOKENS };
 
 struct decode_params {
@@ -23,35 +23,39 @@ struct decode_params {
 	const float *q;
 	float *out;
 	enum kv_source source;
-	const struct skv_window *window; /* KV_WINDOW */
-	const struct skv_index_list *list;     /* KV_PAGES, KV_TOKENS */
+	const struct skv_window *window; /* with KV_WINDOW */
+	const struct skv_index_list *list;     /* with KV_PAGES and KV_TOKENS */
 	const struct skv_scores *scores;
-	bool keys; /* only scores: out is NULL, V is not read, no token counts as attended to */
+	bool keys; /* only scores are computed: out is NULL, V is not read, and no token counts as attended to */
 
 	/*
-	 * A request has a selection of its own: it is a sequence, or a kv head or q head of a sequence if lists are per
-	 * head. Request r is number r % splits of sequence r / splits; it has `group` q heads of each of `span` kv
-	 * heads.
+	 * A request is what has a list of its own: a sequence, or a kv head or q head of a sequence if lists are per
+	 * head. Request r is number r % splits of sequence r / splits. A request has `span` kv heads and, of each of
+	 * these, `group` q heads.
 	 */
 	uint32_t splits, span, group;
 	uint32_t row_bytes, tile;
-	size_t scales_at; /* fp8: offset of the rows' scales from a page's start; else 0 */
+	size_t scales_at; /* with fp8: offset of the rows' scales from a page's start; else 0 */
 	struct {
 		uint8_t first, n;
-	} tuple[SKV_MAX_HEADS / 4 + 2]; /* a group's q heads that are processed together: 4, 2 or 1 */
+	} tuple[SKV_MAX_HEADS / 4 + 2]; /* sets of a group's q heads that are processed together: 4, 2 or 1 */
 	uint32_t tuples;
-	uint32_t ahead;  /* strips to prefetch ahead */
-	uint32_t run;    /* consecutive chunks that a thread takes */
-	uint32_t *start; /* [seq]: where the window's recent part begins; NULL without a window */
-	uint32_t *first; /* [requests + 1]: number of chunks before those of a request */
-	uint32_t *first_run; /* [requests + 1]: number of runs of chunks before those of a request */
-	float *part;     /* partial results, partial_floats() for each chunk */
-	float *raw;      /* [seq][n_heads][raw_stride]: scores, a chunk's tokens without gaps; may be NULL */
+	uint32_t ahead;  /* number of strips that are prefetched ahead */
+	uint32_t run;    /* number of consecutive chunks that a thread takes at once */
+	uint32_t *start; /* [seq]: token at which the window's recent part begins; NULL without a window */
+	uint32_t *first; /* [requests + 1]: number of chunks before those of each request */
+	uint32_t *first_run; /* [requests + 1]: number of runs (consecutive chunks) before those of each request */
+	float *part;     /* partial results of all chunks, partial_floats() floats for each chunk */
+	/* [seq][n_heads][raw_stride]: raw scores, where the tokens of each chunk are without gaps; NULL: not needed */
+	float *raw;
 	size_t raw_stride;
-	float *lse; /* [seq][n_heads]: log2 of the softmax's denominator; goes with raw */
+	float *lse; /* [seq][n_heads]: log2 of the softmax denominator; NULL if `raw` is */
 };
 
-/* Pages or tokens [*ret_from, *ret_to) of one of a request's chunks. Chunks have about the same size. */
+/*
+ * Stores the range [*ret_from, *ret_to) of a chunk among the pages or tokens to which a request attends. The chunks of
+ * a request have about the same size.
+ */
 static inline void decode_chunk(const struct decode_params *d, uint32_t request, uint32_t chunk, uint32_t units,
                                 uint32_t *ret_from, uint32_t *ret_to)
 {
@@ -62,11 +66,14 @@ static inline void decode_chunk(const struct decode_params *d, uint32_t request,
 	*ret_to = skv_min(*ret_from + size, units);
 }
 
-/* The partial result of a chunk for each of its q heads (numbered from its first kv head on). */
+/*
+ * The partial result of a chunk for each q head of its request, where heads are numbered from the request's first kv
+ * head on.
+ */
 struct partial {
-	float *acc; /* [heads][head_dim]: Σ 2^(score - max) v */
-	float *max; /* [heads]: of the scores, in log2; -INFINITY when there was no token */
-	float *sum; /* [heads]: Σ 2^(score - max) */
+	float *acc; /* [heads][head_dim]: Σ 2^(score - max) v over the chunk's tokens */
+	float *max; /* [heads]: the largest score, in units of log2; -INFINITY if the chunk has no token */
+	float *sum; /* [heads]: Σ 2^(score - max) over the chunk's tokens */
 };
 
 static inline size_t partial_floats(const struct skv_shape *sh, uint32_t heads)
@@ -81,9 +88,9 @@ static inline struct partial partial_of(const struct decode_params *d, uint32_t 
 	return (struct partial){.acc = p, .max = tail, .sum = tail + heads};
 }
 
-/* Merges the partial results of each request's chunks into out and lse. */
+/* Merges the partial results of each request's chunks into the outputs and the log-sum-exps. */
 void ISA(merge_partials)(struct decode_params *d, int threads);
 
-/* Fills token and page of d->scores from the raw scores and lse. */
+/* Fills the token and page scores of d->scores from the raw scores and the log-sum-exps. */
 void ISA(reduce_scores)(struct decode_params *d, int threads);
 #endif

@@ -1,16 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/decode/scores.c - the attention scores of a decode pass, reduced over heads.
+ * kernels/host/decode/scores.c - computes the attention scores of a decode pass, reduced over heads.
  *
- * Runs after the merge, when each head's log-sum-exp is known: a token's weight is then 2^(score - lse), exact over the
- * whole sequence. An item is one of decode's chunks. The raw scores of a chunk are contiguous, without those of holes,
- * in the order of gather().
+ * This pass runs after the merge of partial results, when each head's log-sum-exp over the whole sequence is known: a
+ * token's weight is 2^(score - lse). A work item is one of the chunks of decode.c. The raw scores of a chunk are
+ * contiguous, in the order of gather(), without scores of holes.
  */
 #include "kernels/host/decode/params.h"
 #include "kernels/host/runtime/simd.h"
 #include <math.h>
 
-/* Weights of a page's tokens, reduced over heads [head0, head1); `raw` is head 0's score of the first token. */
+/*
+ * Computes the weights of a page's tokens, reduced over q heads [head0, head1); `raw` is the score of q head 0 for the
+ * page's first token.
+ */
 static void reduce_page(const struct decode_params *d, uint32_t i, uint32_t head0, uint32_t head1, const float *raw,
                       float ret_weight[SKV_PAGE_TOKENS])
 {

@@ -2,19 +2,20 @@
 /*
  * kernels/host/decode/tile.h - decode attention over one tile of tokens.
  *
- * All kinds of decode attention (dense, window, pages, tokens) come down to a list of K row addresses. The V row of a
- * token is at a constant distance from its K row, and so are the rows of the other kv heads. The list is processed in
- * tiles of one or two pages, with the running softmax of FlashAttention: scores and weights of all heads from the K
- * rows, then sums of the V rows. So with whole pages, memory is read nearly in the order of addresses, which suits the
- * processor's hardware prefetcher.
+ * For every kind of decode attention (dense, window, pages, tokens), the tokens are given as a list of K row addresses.
+ * The V row of a token is at a constant distance from the token's K row, and so are the rows of the other kv heads. The
+ * list is processed in tiles of 16 or 32 tokens, with the running softmax of FlashAttention: first scores and weights
+ * of all heads are computed from the K rows of a tile, then the weighted sums of its V rows. So if whole pages are
+ * attended to, memory is read nearly in the order of addresses, which suits the processor's hardware prefetcher.
  *
- * A strip is the K or the V rows of a tile and one kv head. While one strip is processed, a later one is prefetched,
- * line by line at the same pace. Prefetching in bursts would queue up requests and then leave the memory idle.
+ * A strip is the K or the V rows of a tile and one kv head. While one strip is processed, a later strip is prefetched,
+ * cache line by cache line at the same pace. Prefetching in bursts would queue up requests and then leave the memory
+ * idle.
  *
- * Heads of a group are processed `gt` (4, 2 or 1) at a time: a K or V row that was loaded and widened to fp32 serves
- * all of them. For the scores, VL dot products (gt heads by TT = VL / gt tokens) are summed in VL vectors, and one fold
- * turns these into a vector of scores: lane g * TT + t is head g, token t. Scores, weights, maxima and sums stay in
- * that order, so the softmax needs no shuffles other than folds of TT lanes.
+ * The q heads of a group are processed `gt` (4, 2 or 1) at a time: a K or V row that was loaded and converted to fp32
+ * serves all gt heads. For the scores, VL dot products (gt heads by TT = VL / gt tokens) are summed in VL vectors, and
+ * one fold turns these into a vector of scores, in which lane g * TT + t is head g, token t. Scores, weights, maxima
+ * and sums stay in that order of lanes, so the softmax needs no shuffles other than folds of TT lanes.
  *
  * Scores are in units of log2: the softmax scale that the caller passes includes the factor log2(e).
  */
@@ -24,56 +25,72 @@
 #include "kernels/host/runtime/logits.h"
 #include "kernels/host/runtime/simd.h"
 
-#define TILE_MAX 32u /* tokens */
+#define TILE_MAX 32u /* largest number of tokens of a tile */
 
-/* Tokens of a tile. Wide elements are limited by memory, narrow ones by arithmetic, which needs large tiles. */
+/*
+ * Returns the number of tokens of a tile. With wide elements memory limits the speed; with narrow elements arithmetic
+ * does, and arithmetic needs large tiles.
+ */
 static inline uint32_t tile_tokens(uint32_t dtype)
 {
 	return dtype == SKV_F32 ? 16 : 32;
 }
 
-/* Bytes that are prefetched ahead of use, from measurements. */
+/* Returns how many bytes are prefetched ahead of use; the numbers are from measurements. */
 static inline uint32_t ahead_bytes(uint32_t dtype, bool scattered)
 {
 	return dtype == SKV_F32 && !scattered ? 8192 : 16384;
 }
 
 struct strip {
-	const uint8_t *const *row; /* n entries, padded to a multiple of 16 with a valid one */
-	size_t at;                 /* offset of the strip's row from row[] */
-	uint32_t n;                /* tokens, at most TILE_MAX */
+	/* row addresses: n entries, padded to a multiple of 16 with a valid address */
+	const uint8_t *const *row;
+	/*
+	 * offset of the strip's rows from the addresses in row[], which are those of kv head 0's K rows, or of
+	 * dequantized rows
+	 */
+	size_t at;
+	uint32_t n;                /* number of tokens, at most TILE_MAX */
 	uint32_t dim;
-	const float *unit;               /* fp8: for each row the factor for the result of v_load(); as many entries */
-	float cap;                       /* softcap of the scores; 0: none */
-	bool ahead;                      /* prefetch another strip meanwhile: */
-	const uint8_t *const *ahead_row; /* as many entries */
+	/* with fp8: for each entry of row[], the factor that turns what v_load() reads into values */
+	const float *unit;
+	float cap;                       /* softcap of the scores; 0: no softcap */
+	bool ahead;                      /* another strip is prefetched meanwhile, that of ahead_row and ahead_at */
+	const uint8_t *const *ahead_row; /* addresses as in row[], for the strip that is prefetched */
 	size_t ahead_at;
 };
 
 /*
- * Prefetches into the L2 cache: a prefetch into L1 holds one of its few line fill buffers (ten to sixteen) until memory
- * answers, and these limit the throughput. On Intel, non-temporal prefetches hold them, too: with these dense decode
- * ran at half the speed (0.36 against 0.77 of a plain read, bf16, D 128).
+ * Prefetches a cache line into the L2 cache. A prefetch into L1 would hold one of the core's few line fill buffers (ten
+ * to sixteen) until memory answers, and these buffers limit the throughput. On Intel's processors, non-temporal
+ * prefetches hold line fill buffers, too: with these, dense decode ran at half the speed (0.36 against 0.77 of a plain
+ * read, bf16, D 128).
  */
 INLINE void prefetch_line(const uint8_t *p)
 {
 	__builtin_prefetch(p, 0, 2);
 }
 
-/* The running softmax of gt heads, in the lane order described above. All lanes of a head are equal. */
+/*
+ * The running softmax of gt heads, in the lane order that the head of this file describes. All lanes of a head are
+ * equal.
+ */
 struct softmax {
-	vf max; /* of the scores; -INFINITY before the first token */
-	vf sum; /* Σ 2^(score - max) */
-	vf fix; /* 2^(old max - new max) of the last tile: the factor that rescales sums */
+	vf max; /* largest score so far; -INFINITY before the first token */
+	vf sum; /* Σ 2^(score - max) over the tokens so far */
+	vf fix; /* 2^(old max - new max) of the last tile: the factor that rescales earlier sums */
 };
 
-/* The maximum as reference point of exponents. If there is none, any finite number works; this returns 0. */
+/*
+ * Returns the maximum to subtract in exponents. If there is no score yet (-infinity), any finite number works, and the
+ * function returns 0.
+ */
 INLINE vf finite_max(vf max)
 {
 	return v_select(max == v_set(-__builtin_inff()), (vf){0}, max);
 }
 
-/* The fp8 factor of each of the TT tokens from t0 on, for each of the gt heads. */
+/* Returns the fp8 factor of each of the TT tokens from t0 on, in the lanes of each of the gt heads. */
 INLINE vf units_of_lanes(const struct strip *s, const int gt, uint32_t t0)
 {
 	float lane[VL];
@@ -83,7 +100,10 @@ INLINE vf units_of_lanes(const struct strip *s, const int gt, uint32_t t0)
 	return v_loadf(lane);
 }
 
-/* Scores of q[gt][dim] and the TT tokens from t0 on. */
+/*
+ * Returns the scores of the gt heads in q[gt][dim] for the TT tokens from t0 on; those after the strip's last token are
+ * -infinity.
+ */
 INLINE vf score_rows(const struct strip *s, uint32_t dtype, const int gt, uint32_t t0, const float *q,
                      float scale)
 {
@@ -117,7 +137,9 @@ INLINE vf score_rows(const struct strip *s, uint32_t dtype, const int gt, uint32
 	return score;
 }
 
-/* raw[g * stride + t]: n scores of each head in the order of tokens, then -INFINITY to a multiple of 16. */
+/*
+ * Stores the n scores of each head g to raw[g * stride], in the order of tokens, then -INFINITY up to a multiple of 16.
+ */
 INLINE void store_scores(const vf *score, const int gt, uint32_t n, float *raw, size_t stride)
 {
 	const uint32_t tt = (uint32_t)(VL / gt);
@@ -127,9 +149,9 @@ INLINE void store_scores(const vf *score, const int gt, uint32_t n, float *raw, 
 }
 
 /*
- * Computes the weights 2^(score - max) of a K strip for gt heads, and updates the running maximum in *state; weight has
- * TILE_MAX * gt elements. A NaN score does not affect the maximum; its weight is a NaN, which the sum keeps. raw: see
- * store_scores(), or NULL.
+ * Computes the weights 2^(score - max) of a K strip for gt heads, and updates the running softmax in *state; weight has
+ * TILE_MAX * gt elements. A NaN score does not affect the maximum, but its weight is a NaN, and so is the sum from then
+ * on. `raw`, unless NULL, gets the scores as store_scores() writes them.
  */
 INLINE void weigh_strip(const struct strip *s, uint32_t dtype, const int gt, const float *q, float scale,
                         struct softmax *state, float *weight, float *raw, size_t raw_stride)
@@ -154,7 +176,10 @@ INLINE void weigh_strip(const struct strip *s, uint32_t dtype, const int gt, con
 	state->max = max;
 }
 
-/* acc[g][d0 …] = acc * fix[g] + Σ_t weight[g][t] v_t in nd vectors of dimensions. */
+/*
+ * Adds the weighted V rows of a strip for nd vectors of dimensions from d0 on: acc[g] = acc[g] * fix[g] + Σ_t
+ * weight[g][t] v_t.
+ */
 INLINE void sum_rows(const struct strip *s, uint32_t dtype, const int gt, const int nd, uint32_t d0,
                      const float *weight, const struct softmax *state, float *acc)
 {
@@ -194,11 +219,11 @@ INLINE void sum_rows(const struct strip *s, uint32_t dtype, const int gt, const 
 	}
 }
 
-/* Updates acc[gt][dim] with a V strip. */
+/* Rescales acc[gt][dim], and adds the weighted V rows of a strip. */
 INLINE void sum_strip(const struct strip *s, uint32_t dtype, const int gt, const float *weight,
                       const struct softmax *state, float *acc)
 {
-	/* As many accumulators as the register file has room for. */
+	/* as many accumulators as the register file has room for */
 	const int most = gt == 4 && VL < 16 ? 2 : 4;
 	uint32_t d = 0;
 	for (; d + most * VL <= s->dim; d += most * VL)
@@ -211,7 +236,10 @@ INLINE void sum_strip(const struct strip *s, uint32_t dtype, const int gt, const
 		sum_rows(s, dtype, gt, 1, d, weight, state, acc);
 }
 
-/* weigh_strip() and sum_strip() for each dtype and gt, as separate functions so that each can use all registers. */
+/*
+ * weigh_strip() and sum_strip() for each dtype and gt, as separate functions, so that the compiler can use all
+ * registers in each.
+ */
 #define STRIP_FUNCTIONS(suffix, dtype, gt)                                                                   \
 	static void weigh_##suffix(const struct strip *s, const float *q, float scale,                       \
 	                           struct softmax *state, float *weight, float *raw, size_t raw_stride)      \
@@ -236,7 +264,7 @@ STRIP_FUNCTIONS(fp8_1, SKV_FP8, 1)
 STRIP_FUNCTIONS(fp8_2, SKV_FP8, 2)
 STRIP_FUNCTIONS(fp8_4, SKV_FP8, 4)
 
-/* Indexed by dtype and gt / 2. */
+/* The functions for a dtype and gt are strip_functions[dtype][gt / 2]. */
 static const struct {
 	void (*weigh)(const struct strip *, const float *q, float scale, struct softmax *, float *weight,
 	              float *raw, size_t raw_stride);

@@ -2,9 +2,10 @@
 /*
  * kernels/host/evict/accumulate.c - accumulated attention scores: sums of the weights that queries give a token.
  *
- * A decode step's weights come from its attention. A prompt's are computed here, in two passes over K: the first one
- * finds each row's log-sum-exp, the second one the weights themselves, a block of tokens and a kv head at a time.
- * A token's weights are added in the order of the rows, with any number of threads.
+ * The weights of a decode step come from its attention. The weights of a prompt's rows are computed in this file, in
+ * two passes over K: the first pass finds each row's log-sum-exp, the second computes the weights, for a block of
+ * tokens and a kv head at a time. A token's weights are added in the order of the rows, whatever the number of threads
+ * is.
  */
 #include "kernels/host/evict/evict.h"
 #include "kernels/host/evict/slot-meta.h"
@@ -48,20 +49,23 @@ struct prompt_params {
 	const struct skv_batch *batch;
 	const float *q;
 	uint32_t window, group;
-	uint32_t rows;   /* query rows of an item of the first pass */
-	/* [seq + 1]: items of a kv head before sequence i: blocks of rows (first pass) or of tokens (second pass) */
+	uint32_t rows;   /* number of query rows of an item of the first pass */
+	/*
+	 * [seq + 1]: for one kv head, number of items before those of sequence i; an item is a block of rows (first
+	 * pass) or of tokens (second pass)
+	 */
 	uint32_t *first;
-	uint32_t *row;   /* [seq]: query rows of the batch before those of the sequence */
-	float *lse;      /* [query row of the batch][n_heads]: log2 of the softmax's denominator */
+	uint32_t *row;   /* [seq]: number of query rows of the batch before those of the sequence */
+	float *lse;      /* [query row of the batch][n_heads]: log2 of the denominator of the row's softmax */
 	struct per_thread space;
 };
 
-/* A thread's buffers. */
+/* The buffers of one thread. */
 struct buffers {
-	float *q; /* [M][dim], times the softmax scale */
-	float *k; /* [dim][BLOCK]: K transposed */
-	float *s; /* [STRIP][BLOCK] */
-	float *max, *sum; /* [M] */
+	float *q; /* [M_MAX][dim]: query rows, multiplied by the softmax scale */
+	float *k; /* [dim][BLOCK]: K of a block, transposed */
+	float *s; /* [STRIP][BLOCK]: scores */
+	float *max, *sum; /* [M_MAX]: running maxima and sums of the query rows */
 };
 
 static size_t buffers_carve(struct carve *c, uint32_t dim, struct buffers *r)
@@ -81,21 +85,21 @@ static struct buffers buffers_of(const struct prompt_params *v, int thread)
 	return r;
 }
 
-/* The first query row of a sequence whose weights count. */
+/* Returns the first query row of a sequence whose weights are accumulated. */
 static uint32_t first_row(const struct prompt_params *v, const struct skv_kseq *s)
 {
 	return v->window && v->window < s->n_q ? s->n_q - v->window : 0;
 }
 
-/* The log-sum-exp of a query row of sequence i, all heads. */
+/* Returns the log-sum-exp of a query row of sequence i, [n_heads]. */
 static float *lse_of(const struct prompt_params *v, uint32_t i, uint32_t row)
 {
 	return v->lse + (size_t)(v->row[i] + row) * v->sh->n_heads;
 }
 
 /*
- * Loads n rows of kv head h, numbered [query row from row0 on][head of the group], from number m0 on; then zeros up to
- * a whole strip.
+ * Loads n query rows of kv head h into to[n][dim], from number m0 on, where rows are numbered in the order [query row
+ * from row0 on][head of the group]; fills to[] with zeros up to a whole strip.
  */
 static void load_rows(const struct prompt_params *v, const struct skv_kseq *s, uint32_t h, uint32_t row0, uint32_t m0,
                       uint32_t n, float *to)
@@ -113,8 +117,9 @@ static void load_rows(const struct prompt_params *v, const struct skv_kseq *s, u
 }
 
 /*
- * Scores a strip's rows against the block that begins at t0. Row x has number m0 + x, counted from query row row0; rows
- * past n attend as the last one does. Returns false if no row attends to any token of the block.
+ * Scores the rows of a strip against the block of tokens that begins at t0. Row x of the strip has number m0 + x,
+ * counted from query row row0; rows after the n-th, which are padding, are masked like the n-th. Returns false if no
+ * row attends to any token of the block.
  */
 static bool score_strip(const struct prompt_params *v, const struct skv_kseq *s, const struct buffers *r, const float *q,
                         uint32_t row0, uint32_t m0, uint32_t n, uint32_t t0, uint32_t resident)
@@ -164,7 +169,7 @@ static void lse_item(void *ctx, uint32_t item, int thread)
 	}
 }
 
-/* Adds the weights of n rows of a strip to the sums of the block. */
+/* Adds the softmax weights of n rows of a strip to the sums of the block's tokens. */
 static void add_weights(const struct prompt_params *v, uint32_t i, uint32_t h, uint32_t row0, uint32_t m0, uint32_t n,
                       const float *score, float sum[BLOCK])
 {

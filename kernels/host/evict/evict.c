@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/evict.c - decides which entries of a kv head are retained.
+ * kernels/host/evict/evict.c - decides which entries of a kv head an eviction retains, and marks the others as evicted.
  */
 #include <math.h>
 #include "kernels/host/evict/evict.h"
@@ -11,12 +11,15 @@ struct evict_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
 	const struct skv_evict_rule *rule;
-	const float *rank; /* or NULL: by score */
+	const float *rank; /* ranks, or NULL: entries are evicted by their scores */
 	uint32_t stride;
 	struct per_thread space;
 };
 
-/* The lowest pos of the `recent` latest of n entries, recent < n. Usually their positions are consecutive. */
+/*
+ * Returns the lowest pos among the `recent` latest of n entries; `recent` must be below n. In the usual case the latest
+ * entries have consecutive positions, and no selection is needed.
+ */
 static uint32_t first_recent(struct topk_keys *t, struct meta_iter now, uint32_t n, uint32_t recent)
 {
 	uint32_t last = 0, since = 0, found = 0;
@@ -33,13 +36,16 @@ static uint32_t first_recent(struct topk_keys *t, struct meta_iter now, uint32_t
 	return found == recent ? since : ISA(kth)(t->part, n, &recent);
 }
 
-/* Which entries of a kv head are retained. */
+/* The decision which entries of a kv head are retained. */
 struct verdict {
-	uint32_t since;  /* those from this pos on are */
-	uint32_t pinned; /* those below this pos are pinned */
-	/* all pinned are retained, the others compete; else the pinned compete, and the others are evicted */
+	uint32_t since;  /* entries with this pos or a higher one are retained */
+	uint32_t pinned; /* entries below this pos are pinned */
+	/*
+	 * true: all pinned entries are retained, and the entries that are not pinned compete; false: the pinned entries
+	 * compete, and those that are not pinned are evicted
+	 */
 	bool pins_stay;
-	uint64_t least;  /* those that compete are retained from this key on */
+	uint64_t least;  /* entries that compete are retained if their key is at least this */
 };
 
 static bool competes(const struct verdict *v, uint32_t pos)

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/evict/evict.h - the kernels of eviction, for one ISA; see kernels.h. */
+/* kernels/host/evict/evict.h - the kernels of eviction, for one instruction set; kernels.h says what each does. */
 #ifndef SKV_HOST_EVICT_H
 #define SKV_HOST_EVICT_H
 
@@ -31,7 +31,7 @@ void ISA(list_active)(const struct skv_shape *, const struct skv_batch *, struct
 void ISA(touch_pages)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
                       const struct skv_touch_rule *, struct skv_index_list *, const struct skv_workspace *);
 
-/* Upper bounds of the workspace in bytes. */
+/* Return upper bounds of the bytes of workspace that these kernels need. */
 size_t ISA(accumulate_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t n_rows, int threads);
 size_t ISA(rank_bytes)(uint32_t max_len, int threads);
 size_t ISA(evict_bytes)(uint32_t max_len, int threads);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/head-budgets.c - head budgets (Ada-KV): which entries of heads that share a layer's budget are
- * active, and accumulated scores of active entries only.
+ * kernels/host/evict/head-budgets.c - head budgets (Ada-KV): chooses the active entries of heads that share a layer's
+ * budget, and accumulates the scores of active entries only.
  */
 #include "kernels/host/evict/evict.h"
 #include "kernels/host/evict/slot-meta.h"
@@ -49,12 +49,12 @@ struct accumulate_params {
 	const struct skv_batch *batch;
 	const float *q;
 	const struct skv_index_list *list;
-	struct per_thread space; /* two floats for each slot */
+	struct per_thread space; /* two floats for each slot: its score and the sum of its weights */
 };
 
 /*
- * Computes the scores of the listed slots, in units of log2, pads them with -infinity to a whole vector, and returns
- * the largest.
+ * Computes the scores of the n listed slots, in units of log2, and pads them with -infinity to a whole vector. Returns
+ * the largest score.
  */
 static float score_slots(const struct accumulate_params *c, const struct skv_kseq *s, uint32_t h, const float *q, const uint32_t *ids,
                     uint32_t n, float *score)
@@ -83,7 +83,7 @@ static float score_slots(const struct accumulate_params *c, const struct skv_kse
 	return most;
 }
 
-/* Adds the softmax of score[0, n) and of a sink with the term `sink`, divided by `group`, to sum. */
+/* Adds to `sum` the softmax weights of score[0, n), divided by `group`. The softmax has one more term, `sink`. */
 static void add_softmax(float *score, uint32_t n, float most, float sink, float group, float *sum)
 {
 	vf total = {0};
@@ -142,13 +142,16 @@ struct budget_params {
 	struct per_thread space;
 };
 
-/* The safeguard: the entries of a head that stay active regardless of the other heads. */
+/* The safeguard of a head: its entries that stay active whatever the other heads' ranks are. */
 struct safeguard {
-	uint32_t since; /* those from this pos on */
-	uint64_t least; /* those with this key or a higher one */
+	uint32_t since; /* entries with this pos or a higher one */
+	uint64_t least; /* entries with this key or a higher one */
 };
 
-/* The key of an entry among those of all heads. Of equal ranks, the lower pos comes first, then the lower head. */
+/*
+ * Returns the key by which an entry is compared with the entries of all heads. Of equal ranks, the entry with the lower
+ * pos has the higher key, then the entry of the lower head.
+ */
 static uint64_t key_of_all(float rank, uint32_t pos, uint32_t h)
 {
 	return topk_key(rank, pos << 8 | h, false);
@@ -159,7 +162,7 @@ static bool is_safe(const struct safeguard *x, float rank, uint32_t pos, uint32_
 	return pos >= x->since || key_of_all(rank, pos, h) >= x->least;
 }
 
-/* Iterates over the entries of a head that may be chosen: those that are retained and active. */
+/* An iterator over the entries of a head that may stay active: those that are retained and active. */
 struct candidates {
 	struct meta_iter now;
 	const float *rank;
@@ -177,7 +180,7 @@ static struct candidates candidates_of(const struct budget_params *a, uint32_t i
 	};
 }
 
-/* Returns the next candidate and its rank; NULL: there is none. */
+/* Returns the metadata of the iterator's next entry, and its rank in *ret_rank; NULL: there is no further entry. */
 static struct skv_slot_meta *next_candidate(struct candidates *w, float *ret_rank)
 {
 	while (w->u < w->n) {
@@ -190,7 +193,7 @@ static struct skv_slot_meta *next_candidate(struct candidates *w, float *ret_ran
 	return NULL;
 }
 
-/* The lowest pos of the `want` latest candidates. */
+/* Returns the lowest pos among the `want` latest candidates of a head. */
 static uint32_t first_latest(struct candidates w, uint32_t want, uint32_t *part)
 {
 	const struct skv_slot_meta *meta;
@@ -219,7 +222,7 @@ static struct safeguard safeguard_of(struct candidates w, const struct skv_head_
 	return x;
 }
 
-/* The lowest key of the entries that are chosen in addition to those under the safeguards. */
+/* Returns the lowest key of the entries of all heads that stay active in addition to those that safeguards keep. */
 static uint64_t threshold_of_all(const struct budget_params *a, uint32_t i, const struct safeguard *safe,
                                  struct topk_keys *t)
 {

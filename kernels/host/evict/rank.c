@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/rank.c - turns accumulated scores into ranks: smoothed over positions, and weighed against the
- * redundancy of keys (R-KV).
+ * kernels/host/evict/rank.c - turns accumulated scores into ranks: scores are smoothed over positions, and weighed
+ * against the redundancy of keys (R-KV).
  */
 #include <math.h>
 #include "kernels/host/evict/evict.h"
@@ -20,12 +20,12 @@ struct rank_params {
 
 /* ---- by position ----------------------------------------------------------------------------- */
 
-/* A thread's buffers, for n tokens. */
+/* The buffers of one thread, for n tokens. */
 struct buffers {
 	float *score;
-	float *before;  /* -pos: exact, because a float represents all positions of a sequence */
-	uint32_t *slot; /* by position */
-	uint32_t *part; /* workspace of a sort */
+	float *before;  /* -pos of each slot: exact, because a float represents all positions of a sequence */
+	uint32_t *slot; /* slots in the order of their positions */
+	uint32_t *part; /* workspace of sort_ids() */
 };
 static_assert(SKV_MAX_TOKENS <= 1u << 24, "positions are floats");
 
@@ -37,7 +37,10 @@ static size_t buffers_carve(struct carve *c, uint32_t n, struct buffers *r)
 	return 2 * carve_size(n * sizeof(float)) + 2 * carve_size(n * sizeof(uint32_t));
 }
 
-/* The mean score over `width` positions around each token; tokens are processed in the order of their positions. */
+/*
+ * Computes, as rank, the mean score over `width` positions around each token. Tokens are processed in the order of
+ * their positions.
+ */
 static void smooth(struct meta_iter now, uint32_t n, uint32_t width, const struct buffers *r, float *rank)
 {
 	const float half = (float)(width / 2);
@@ -63,8 +66,9 @@ static void smooth(struct meta_iter now, uint32_t n, uint32_t width, const struc
 /* ---- redundancy ------------------------------------------------------------------------------ */
 
 /*
- * Computes the largest magnitude of a key's elements, and the key's norm in units of it. Returns false if the key has
- * no direction. fp8 scales of rows are ignored throughout, because they do not change the direction.
+ * Computes the largest magnitude of a key's elements, and the key's norm divided by that magnitude. Returns false if
+ * the key has no direction: it is zero or not finite. The functions below ignore the scales of fp8 rows, because a
+ * scale does not change a key's direction.
  */
 INLINE bool measure(uint32_t dtype, const uint8_t *key, uint32_t dim, float *ret_most, float *ret_length)
 {
@@ -85,7 +89,7 @@ INLINE bool measure(uint32_t dtype, const uint8_t *key, uint32_t dim, float *ret
 	return true;
 }
 
-/* Adds the normalized key to sum[dim]. */
+/* Adds a key, divided by its norm, to sum[dim]. */
 INLINE void add_key(uint32_t dtype, const uint8_t *key, uint32_t dim, float *sum)
 {
 	float most, length;
@@ -96,7 +100,7 @@ INLINE void add_key(uint32_t dtype, const uint8_t *key, uint32_t dim, float *sum
 		v_storef(sum + d, v_loadf(sum + d) + v_load(dtype, key + d * skv_dtype_bytes(dtype)) / most / length);
 }
 
-/* The dot product of the normalized key and a vector. */
+/* Returns the dot product of the normalized key and a vector; 0 if the key has no direction. */
 INLINE float times_key(uint32_t dtype, const uint8_t *key, uint32_t dim, const float *vector)
 {
 	float most, length;
@@ -109,7 +113,10 @@ INLINE float times_key(uint32_t dtype, const uint8_t *key, uint32_t dim, const f
 	return v_fold_runs(V_SUM, sum, VL)[0];
 }
 
-/* The mean cosine similarity of each key to all keys: its normalized form times the mean of all normalized keys. */
+/*
+ * Computes the mean cosine similarity of each key to all keys, as the dot product of the normalized key with the mean
+ * of all normalized keys.
+ */
 INLINE void similarity(uint32_t dtype, const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, float *ret)
 {
 	const skv_pte *table = skv_layer_table(sh, s);
@@ -133,8 +140,8 @@ static void similarities(const struct skv_shape *sh, const struct skv_kseq *s, u
 }
 
 /*
- * lambda * share of the sum - (1 - lambda) * softmax of similarities. Similarities are at most 1, so no maximum is
- * subtracted.
+ * Mixes importance and redundancy: rank = lambda * (rank / sum of ranks) - (1 - lambda) * softmax of similarities.
+ * Similarities are at most 1, so no maximum is subtracted before the exponentials.
  */
 static void mix(float lambda, const float *similar, uint32_t n, float *rank)
 {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/slot-meta.h - iterates over the slot metadata of a kv head, which is the item of these kernels.
+ * kernels/host/evict/slot-meta.h - iterates over the slot metadata of a kv head. Work items of the eviction kernels are
+ * kv heads of a sequence.
  */
 #ifndef SKV_HOST_SLOT_META_H
 #define SKV_HOST_SLOT_META_H
@@ -9,24 +10,24 @@
 #include "kernels/evict.h"
 #include "kernels/host/runtime/host.h"
 
-/* Iterates over one set of a kv head's metadata. */
+/* An iterator over the entries of a kv head in one set of slot metadata. */
 struct meta_iter {
 	const struct skv_shape *sh;
 	const struct skv_kseq *seq;
 	uint32_t h, set;
-	uint32_t u;    /* the next entry */
-	uint32_t left; /* entries left in the page, from `at` on */
+	uint32_t u;    /* index of the next entry */
+	uint32_t left; /* number of entries left in the page of metadata, from `at` on */
 	struct skv_slot_meta *at;
 };
 
-/* Begins at entry u. */
+/* Returns an iterator whose first entry is u. */
 static inline struct meta_iter meta_from(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t set,
                                          uint32_t u)
 {
 	return (struct meta_iter){.sh = sh, .seq = s, .h = h, .set = set, .u = u};
 }
 
-/* Returns the next entry's metadata. */
+/* Returns the metadata of the iterator's next entry. */
 static inline struct skv_slot_meta *meta_next(struct meta_iter *m)
 {
 	if (m->left == 0) {
@@ -39,25 +40,28 @@ static inline struct skv_slot_meta *meta_next(struct meta_iter *m)
 	return m->at++;
 }
 
-/* Is the entry in use, and not evicted? */
+/* Is the entry in use, and not evicted? (SKV_SLOT_FREE has the bit of SKV_SLOT_EVICTED, too.) */
 static inline bool meta_retained(struct skv_slot_meta m)
 {
 	return !(m.pos & SKV_SLOT_EVICTED);
 }
 
-/* Is the entry attended to, where heads share a budget? */
+/* Is the entry active, that is, attended to where heads share a budget? */
 static inline bool meta_active(struct skv_slot_meta m)
 {
 	return !signbit(m.score);
 }
 
-/* Entries that a number of slots makes. */
+/* Returns how many entries a number of slots makes: one for each slot, or one for each page. */
 static inline uint32_t entries_of(uint32_t slots, uint32_t granularity)
 {
 	return granularity == 1 ? slots : skv_pages_of(slots);
 }
 
-/* Threads for a call that iterates over all kv heads' metadata: a short call takes less time than waking a thread. */
+/*
+ * Returns the number of threads for a call that iterates over the metadata of all kv heads. A short call uses one
+ * thread, because the call takes less time than waking a thread.
+ */
 static inline int meta_threads(const struct skv_shape *sh, const struct skv_batch *batch,
                                const struct skv_workspace *work)
 {

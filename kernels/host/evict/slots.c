@@ -2,9 +2,9 @@
 /*
  * kernels/host/evict/slots.c - slot allocation: slots for new tokens, and the resulting slot metadata.
  *
- * An item is one kv head of a sequence. Nothing that is read here is written: metadata is read from the last commit's
- * set and written to the other one; rows are read from entries in use as of that commit and written to free ones. So a
- * step may be repeated, wherever it was interrupted.
+ * A work item is one kv head of a sequence. These kernels write to no memory that they read. Metadata is read from the
+ * last commit's set and written to the other set; rows are read from entries in use as of the last commit and written
+ * to free entries. So a step may be repeated, wherever the step was interrupted.
  */
 #include "kernels/host/evict/evict.h"
 #include "kernels/host/evict/slot-meta.h"
@@ -15,7 +15,7 @@ struct slot_params {
 	const struct skv_slot_mapping *slots;
 };
 
-/* An item's sequence and kv head. */
+/* Returns the sequence of a work item, and its kv head in *ret_h. */
 static const struct skv_kseq *item_of(const struct slot_params *c, uint32_t item, uint32_t *ret_h)
 {
 	*ret_h = item % c->sh->n_kv_heads;
@@ -40,7 +40,10 @@ static void write_free(struct meta_iter *now, uint32_t end)
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Copies n K rows or rows of bounds, and their V rows, with their scales. Neither range crosses a page boundary. */
+/*
+ * Copies n K rows and the V rows of the same tokens (or rows of minima and of maxima), with their fp8 scales. Neither
+ * range of rows crosses a page boundary.
+ */
 static void copy_pair(const struct skv_shape *sh, const uint8_t *src, uint8_t *dst, uint32_t n)
 {
 	const size_t v = skv_v_offset(sh), bytes = n * skv_row_bytes(sh), scale = skv_dtype_scale_bytes(sh->dtype);
@@ -53,7 +56,10 @@ static void copy_pair(const struct skv_shape *sh, const uint8_t *src, uint8_t *d
 	memcpy(skv_row_scale(sh, dst + v), skv_row_scale(sh, src + v), n * scale);
 }
 
-/* Copies n K rows and their V rows from slot `from` on to slot `to` on. Neither range crosses a page boundary. */
+/*
+ * Copies the K and V rows of n slots from slot `from` on to the slots from `to` on. Neither range of slots crosses a
+ * page boundary. Rows of pages that are not resident are not copied.
+ */
 static void copy_rows(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t from, uint32_t to,
                       uint32_t n)
 {
@@ -83,7 +89,7 @@ static void copy_entry(const struct skv_shape *sh, const struct skv_kseq *s, uin
 
 /* ---- a step ---------------------------------------------------------------------------------- */
 
-/* Returns the next retained entry before `end` in *ret; false: there is none. */
+/* Stores the metadata of the iterator's next retained entry before `end` in *ret; returns false if there is none. */
 static bool next_retained(struct meta_iter *m, uint32_t end, struct skv_slot_meta *ret)
 {
 	while (m->u < end) {
@@ -101,10 +107,10 @@ static void alloc_item(void *ctx, uint32_t item, int thread)
 	const struct skv_kseq *s = item_of(c, item, &h);
 	const uint32_t tokens = c->slots->granularity, n = entries_of(s->len, tokens), end = entries_of(s->slot_end,
 			tokens);
-	const bool begins = s->n_q && (s->len - 1) % tokens == 0; /* does the new token begin an entry? */
+	const bool begins = s->n_q && (s->len - 1) % tokens == 0; /* does the new token begin a new entry? */
 	struct meta_iter was = meta_from(c->sh, s, h, !s->set, 0), beyond = meta_from(c->sh, s, h, !s->set, n);
 	struct meta_iter now = meta_from(c->sh, s, h, s->set, 0);
-	uint32_t latest = 0, at = 0; /* the largest pos and its entry, which has or gets the new token */
+	uint32_t latest = 0, at = 0; /* the largest pos, and the entry with it, in which the new token is stored */
 	(void)thread;
 
 	for (uint32_t u = 0; u < n; u++) {
@@ -139,8 +145,8 @@ static void move_item(void *ctx, uint32_t item, int thread)
 	const struct skv_kseq *s = item_of(c, item, &h);
 	const uint32_t pages = skv_pages_of(s->len), last = pages - 1;
 	struct meta_iter was = meta_from(c->sh, s, h, !s->set, 0), now = meta_from(c->sh, s, h, s->set, 0);
-	struct skv_slot_meta partial = {0}, end = {0}; /* metadata of the largest pos; of the last page */
-	uint32_t at = 0;                          /* index of the partial page */
+	struct skv_slot_meta partial = {0}, end = {0}; /* metadata of the page with the largest pos; of the last page */
+	uint32_t at = 0;                          /* entry of the partial page */
 	(void)thread;
 
 	for (uint32_t u = 0; u < pages; u++) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/evict/touch-pages.c - which pages of a kv head matter in a step, and which pages it attends to (RaaS).
+ * kernels/host/evict/touch-pages.c - decides which pages of a kv head matter in a step, and which pages the head
+ * attends to (RaaS).
  */
 #include <math.h>
 #include "kernels/host/evict/evict.h"
@@ -17,7 +18,7 @@ struct touch_params {
 	struct per_thread space;
 };
 
-/* A thread's buffers with an element for each page, in whole vectors. */
+/* The buffers of one thread, with an element for each page, rounded up to whole vectors. */
 struct pages {
 	struct topk_keys keys;
 	float *weight, *part;
@@ -37,7 +38,7 @@ static size_t pages_carve(struct carve *at, uint32_t pages, struct pages *p)
 	return keys + 3 * carve_size(bytes);
 }
 
-/* Adds the softmax of scale * score[0, n) to weight. */
+/* Adds the softmax of scale * score[0, n) to weight[0, n); `part` is workspace. */
 static void add_weights(const float *score, uint32_t n, float scale, float *weight, float *part)
 {
 	const uint32_t end = (n + VL - 1) / VL * VL;
@@ -59,7 +60,10 @@ static void add_weights(const float *score, uint32_t n, float scale, float *weig
 		v_storef(weight + u, v_loadf(weight + u) + v_loadf(part + u) / total);
 }
 
-/* Returns the threshold of the keys, by weight, of the k best pages with a pos below `below`, except page `but`. */
+/*
+ * Returns the threshold for the keys (made of weight and pos) of the k best of the pages whose pos is below `below`.
+ * Page `but` does not take part.
+ */
 static uint64_t threshold_of(struct pages *p, uint32_t n, uint32_t below, uint32_t but, uint32_t k)
 {
 	uint32_t m = 0;
@@ -71,7 +75,7 @@ static uint64_t threshold_of(struct pages *p, uint32_t n, uint32_t below, uint32
 	return topk_threshold(&p->keys, m, k);
 }
 
-/* Lists all pages except the pinned ones that are not among the best; the partial page comes last. */
+/* Lists all pages except pinned pages that are not among the best pinned ones; the partial page comes last. */
 static void list_pages(const struct touch_params *x, const struct skv_kseq *s, uint32_t item, struct pages *p, uint32_t n,
                        uint32_t partial)
 {

@@ -2,15 +2,15 @@
 /*
  * kernels/host/prefill/attend.h - attention of many query rows to blocks of tokens, for prefill.c and sparse.c.
  *
- * Query rows times the q heads of a kv head's group make up to M_MAX rows that attend to the same K and V. Tokens are
- * processed in blocks of BLOCK: a block is widened to fp32 once, with K transposed; then both S = Q Kᵀ and O += P V are
- * plain matrix products with a register tile of 4 rows.
+ * The query rows of an item, one for each token and q head of a kv head's group, are up to M_MAX rows that attend to
+ * the same K and V. Tokens are processed in blocks of BLOCK: a block is converted to fp32 once, with K transposed; then
+ * both S = Q Kᵀ and O += P V are plain matrix products with a register tile of 4 rows.
  *
- * A row's result depends only on that row and the tokens that it attends to. Its blocks are the same, in the same
- * order, however rows are split into calls, items and strips. A block without tokens of its own changes no bit of it.
- * Every product is summed in the order of d, then of tokens. Tokens that a row must not attend to are not used at all
- * (not even as 0 * v), so a NaN further on in the sequence does not affect earlier rows. Holes are zeros in K and V
- * with a score of -inf.
+ * A row's output depends only on that row and on the tokens to which it attends. A row attends to the same blocks in
+ * the same order, however rows are split into calls, items and strips. A block without tokens to which a row attends
+ * changes no bit of the row's output. Products are summed in the order of d, outputs in the order of tokens. Tokens to
+ * which a row must not attend do not enter the row's sums at all (not even as 0 * v), so a NaN in a later token does
+ * not affect earlier rows. Tokens of holes are zeros in K and V with a score of -infinity.
  */
 #ifndef SKV_HOST_ATTEND_H
 #define SKV_HOST_ATTEND_H
@@ -18,27 +18,28 @@
 #include "kernels/host/runtime/block.h"
 
 /*
- * Query rows of a sequence that attend together. Row m of the buffers is number m in the order [row][head]. Row x is
- * token pos[x]. Of the tokens up to its own, it attends to those below `sinks` and those from from[x] on.
+ * Query rows of a sequence that attend together. In the buffers, rows are numbered in the order [query row][q head].
+ * Query row x is that of token pos[x]. Of the tokens up to pos[x], the row attends to those below `sinks` and those
+ * from from[x] on.
  */
 struct rows {
 	const struct skv_shape *sh;
 	const struct skv_kseq *s;
-	uint32_t h;           /* kv head */
-	uint32_t head, heads; /* q heads of its GQA group: [head, head + heads) */
+	uint32_t h;           /* the kv head */
+	uint32_t head, heads; /* the rows are those of q heads [head, head + heads) of the kv head's group */
 	uint32_t n, sinks;
-	uint32_t pos[M_MAX];  /* [n], ascending */
+	uint32_t pos[M_MAX];  /* [n]: positions of the query rows, ascending */
 	uint32_t from[M_MAX];
 };
 
-/* A thread's buffers, all fp32. */
+/* The buffers of one thread, all fp32. */
 struct buffers {
-	float *q;   /* [M][dim], times the softmax scale */
-	float *acc; /* [M][dim] */
-	float *k;   /* [dim][BLOCK]: K transposed */
-	float *v;   /* [BLOCK][dim] */
-	float *s;   /* [STRIP][BLOCK] */
-	float *max, *sum; /* [M] */
+	float *q;   /* [M_MAX][dim]: query rows, multiplied by the softmax scale */
+	float *acc; /* [M_MAX][dim]: sums of weights times V rows */
+	float *k;   /* [dim][BLOCK]: K of a block, transposed */
+	float *v;   /* [BLOCK][dim]: V of a block */
+	float *s;   /* [STRIP][BLOCK]: scores, then weights */
+	float *max, *sum; /* [M_MAX]: running maxima and sums of the softmax */
 };
 
 static size_t buffers_carve(struct carve *c, uint32_t dim, struct buffers *b)
@@ -52,7 +53,7 @@ static size_t buffers_carve(struct carve *c, uint32_t dim, struct buffers *b)
 
 /* ---- a block of tokens ----------------------------------------------------------------------- */
 
-/* The tokens of a block that a row attends to: [0, sinks) and [from, end); sinks <= from <= end. */
+/* The tokens of a block to which a row attends: [0, sinks) and [from, end), with sinks <= from <= end. */
 struct span {
 	uint32_t sinks, from, end;
 };
@@ -64,14 +65,14 @@ static struct span span_of(const struct rows *r, uint32_t x, uint32_t t0)
 	see.end = r->pos[x] < t0 ? 0 : skv_min(r->pos[x] + 1 - t0, BLOCK);
 	see.sinks = r->sinks <= t0 ? 0 : skv_min(r->sinks - t0, see.end);
 	see.from = r->from[x] <= t0 ? 0 : skv_min(r->from[x] - t0, see.end);
-	if (see.sinks >= see.from) /* no gap */
+	if (see.sinks >= see.from) /* there is no gap between the two ranges */
 		see.sinks = see.from = 0;
 	return see;
 }
 
 /*
- * Sets the scores of tokens that row i must not attend to to -inf: outside of its span, or in pages that are not
- * resident.
+ * Sets scores of a strip to -infinity where row i must not attend: to tokens outside of its span, and to tokens in
+ * pages that are not resident.
  */
 static void mask_spans(float *s, const struct span see[STRIP], uint32_t resident)
 {
@@ -82,7 +83,10 @@ static void mask_spans(float *s, const struct span see[STRIP], uint32_t resident
 				s[i * BLOCK + t] = -INFINITY;
 }
 
-/* One step of the online softmax for STRIP rows of scores: updates their sums, maxima and acc. */
+/*
+ * One step of the online softmax for STRIP rows: turns their scores of a block into weights, and updates their maxima,
+ * sums and acc.
+ */
 static void softmax_strip(float *s, float *max_at, float *sum_at, float *acc, uint32_t dim)
 {
 	vf r[VL], old = v_loadf(max_at), max, sum;
@@ -115,7 +119,10 @@ static void softmax_strip(float *s, float *max_at, float *sum_at, float *acc, ui
 	v_storef(sum_at, v_fma(sum, shrink, v_fold_rows(V_SUM, r)));
 }
 
-/* Rows [m0, m0 + n) of the buffers attend to the block in b->k, b->v. see[n, STRIP) repeats the last row's span. */
+/*
+ * Rows [m0, m0 + n) of the buffers attend to the block whose K and V are in b->k and b->v. The elements from n on of
+ * see[] must repeat the span of the last row.
+ */
 static void attend_strip(const struct skv_shape *sh, const struct buffers *b, uint32_t m0, uint32_t n,
                          const struct span see[STRIP], uint32_t resident)
 {
@@ -130,7 +137,7 @@ static void attend_strip(const struct skv_shape *sh, const struct buffers *b, ui
 	if (!whole)
 		mask_spans(b->s, see, resident);
 	softmax_strip(b->s, b->max + m0, b->sum + m0, acc, dim);
-	/* The rows of one token have the same span. */
+	/* The rows of one token, which differ in q heads, have the same span. */
 	for (uint32_t i = 0, same; i < n; i += same) {
 		const struct span at = see[i];
 		for (same = 1; i + same < n && !memcmp(&see[i + same], &at, sizeof at);)
@@ -142,7 +149,7 @@ static void attend_strip(const struct skv_shape *sh, const struct buffers *b, ui
 	}
 }
 
-/* The rows attend to the blocks from t0, a block's beginning, up to `end`. */
+/* All rows attend to the blocks of tokens from t0, a block's beginning, up to `end`. */
 static void attend_blocks(const struct rows *r, const struct buffers *b, uint32_t t0, uint32_t end)
 {
 	const uint32_t m = r->n * r->heads;
@@ -164,7 +171,7 @@ static void attend_blocks(const struct rows *r, const struct buffers *b, uint32_
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-/* Offset of row x's heads in q and out. */
+/* Returns the offset of query row x, from its first q head on, in q and out. */
 static size_t row_at(const struct rows *r, uint32_t x)
 {
 	const uint32_t row = r->s->row + r->pos[x] - (r->s->len - r->s->n_q);
@@ -189,8 +196,8 @@ static void rows_begin(const struct rows *r, const struct buffers *b, const floa
 }
 
 /*
- * Called when the rows have attended to all tokens: stores their log-sum-exp in `lse`, unless that is NULL, and adds
- * the sinks' terms.
+ * Called when the rows have attended to all of their tokens: stores the rows' log-sum-exp in `lse`, unless that is
+ * NULL, then adds the terms of sinks to the sums.
  */
 static void rows_end(const struct rows *r, const struct buffers *b, float *lse)
 {
@@ -205,16 +212,16 @@ static void rows_end(const struct rows *r, const struct buffers *b, float *lse)
 	}
 }
 
-/* Elements [d, d + VL) of the output of row m. */
+/* Returns elements [d, d + VL) of the output of row m of the buffers; zeros if the row attended to no token. */
 INLINE vf attended(const struct buffers *b, uint32_t m, uint32_t dim, uint32_t d)
 {
 	return b->sum[m] == 0 ? (vf){0} : v_loadf(b->acc + m * dim + d) / b->sum[m];
 }
 
 /*
- * Divides the rows of each sequence, n_rows[n], into items. first[n + 1] gets the number of items before a sequence's,
- * for one kv head. Returns an item's number of rows: large items widen K and V less often; small ones keep all threads
- * busy.
+ * Divides the query rows of n sequences, which have n_rows[n] rows, into work items. first[i] gets the number of items
+ * before those of sequence i, for one kv head; first[n] is their total. Returns the number of query rows of an item:
+ * large items convert K and V less often, small ones keep all threads busy.
  */
 static uint32_t divide_rows(const struct skv_shape *sh, const uint32_t *n_rows, uint32_t n, int threads,
                             uint32_t *first)

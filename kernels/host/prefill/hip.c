@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/hip.c - HiP's lists of tiles: chunks of tokens, selected in stages by their representative
+ * kernels/host/prefill/hip.c - makes HiP's lists of tiles: chunks of tokens, selected in stages by their representative
  * tokens.
  *
- * An item is (sequence, tile, q head). A chunk's representative is found by bisection, so few keys are read. Their
- * scores are computed one by one, directly from the pages.
+ * A work item is (sequence, tile, q head). The representative token of a chunk is found by bisection, so few keys are
+ * read. The scores of these keys are computed one by one, directly from the pages.
  */
 #include <math.h>
 #include "kernels/host/prefill/prefill.h"
 #include "kernels/host/prefill/tiles.h"
 #include "kernels/host/runtime/simd.h"
 
-static const uint32_t sizes[SKV_HIP_STAGES] = {64, 32, 8}; /* tokens of a chunk */
+static const uint32_t sizes[SKV_HIP_STAGES] = {64, 32, 8}; /* number of tokens of a chunk in each stage */
 
 struct hip_params {
 	const struct skv_shape *sh;
@@ -20,13 +20,13 @@ struct hip_params {
 	const struct skv_tile_lists *ret;
 	const uint32_t *keep;
 	const float *q;
-	uint32_t *first; /* [seq + 1]: tiles before those of sequence i */
+	uint32_t *first; /* [seq + 1]: number of tiles before those of sequence i */
 	struct per_thread space;
 };
 
-/* A thread's buffers, each [max_len / 8 + 1]. */
+/* The buffers of one thread, each [max_len / 8 + 1]. */
 struct buffers {
-	uint32_t *chunk; /* candidates, ascending */
+	uint32_t *chunk; /* candidate chunks, ascending */
 	float *score;
 	uint32_t *best, *workspace;
 };
@@ -49,7 +49,10 @@ INLINE float dot(uint32_t dtype, const float *q, const uint8_t *k, uint32_t dim)
 	return v_fold_runs(V_SUM, sum, VL)[0];
 }
 
-/* The softmax scale is left out, because it does not change the order. */
+/*
+ * Returns the score q·k of a token, -infinity if it is not resident. The softmax scale is left out, because it does not
+ * change the order of scores.
+ */
 static float score_of(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, const float *q, uint32_t token)
 {
 	const skv_pte e = skv_layer_table(sh, s)[token / SKV_PAGE_TOKENS];
@@ -61,8 +64,8 @@ static float score_of(const struct skv_shape *sh, const struct skv_kseq *s, uint
 }
 
 /*
- * The score of the chunk of n tokens from `token` on, by bisection: of the two halves, the one whose first token scores
- * higher is split again.
+ * Returns the score of the chunk of n tokens that begins at `token`: the score of its representative token, found by
+ * bisection. Of two halves, the one whose first token scores higher is halved again.
  */
 static float chunk_score(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, const float *q, uint32_t token,
                          uint32_t n)

@@ -1,15 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/kascade.c - Kascade's lists of tiles: the tokens to which a tile's representative row gives the
- * most weight.
+ * kernels/host/prefill/kascade.c - makes Kascade's lists of tiles: the tokens to which a tile's representative row
+ * gives the most weight.
  *
- * An item is (sequence, BAND consecutive tiles, kv head), so that a block of K is widened once for all of these tiles.
+ * A work item is (sequence, BAND consecutive tiles, kv head), so that a block of K is converted to fp32 once for all of
+ * these tiles.
  */
 #include "kernels/host/prefill/prefill.h"
 #include "kernels/host/prefill/tiles.h"
 #include "kernels/host/prefill/weights.h"
 
-#define BAND 8u /* tiles: a thread's buffer is BAND * max_len floats */
+#define BAND 8u /* tiles of a band; a thread's buffer is BAND * max_len floats */
 
 struct kascade_params {
 	const struct skv_shape *sh;
@@ -19,15 +20,15 @@ struct kascade_params {
 	const float *q;
 	struct skv_budget top;
 	uint32_t floor, group, band;
-	uint32_t *first; /* [seq + 1]: bands before those of sequence i */
+	uint32_t *first; /* [seq + 1]: number of bands (groups of tiles) before those of sequence i */
 	struct per_thread space;
 };
 
-/* A thread's buffers. */
+/* The buffers of one thread. */
 struct buffers {
 	struct weigh w;
-	float *weight; /* [band][max_len]: sums over the group */
-	uint32_t *ids; /* [max_len] */
+	float *weight; /* [BAND][max_len]: weights of tokens, summed over the GQA group */
+	uint32_t *ids; /* [max_len]: workspace of topk() */
 };
 
 static size_t buffers_carve(struct carve *c, uint32_t dim, uint32_t max_len, struct buffers *r)
@@ -40,7 +41,10 @@ static size_t buffers_carve(struct carve *c, uint32_t dim, uint32_t max_len, str
 	       weigh_carve(c, dim, &r->w);
 }
 
-/* Adds the weights of the group's rows of each tile to the sums of that tile. The first tile begins at x0. */
+/*
+ * Sums the weights that the representative row of each tile gives to tokens, over the q heads of the group. The first
+ * tile begins at x0.
+ */
 static void add_up(const struct kascade_params *b, struct buffers *r, uint32_t x0)
 {
 	const struct weigh *w = &r->w;
@@ -68,7 +72,7 @@ static void kascade_item(void *ctx, uint32_t item, int thread)
 	const uint32_t h = item % b->sh->n_kv_heads, number = item / b->sh->n_kv_heads;
 	const uint32_t i = skv_range_of(b->first, b->batch->n, number);
 	const struct skv_kseq *s = &b->batch->seq[i];
-	/* the last tiles cost most, so they are processed first */
+	/* the last tiles of a sequence cost most, so they are processed first */
 	const uint32_t j0 = (b->first[i + 1] - 1 - number) * b->band;
 	const uint32_t n = skv_min(b->band, tiles_of(s, b->sp->tile) - j0), x0 = (call_start(s) / b->sp->tile + j0) * b->sp->tile;
 	struct carve c = thread_begin(&b->space, thread);

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/minference.c - MInference's lists of tiles: verticals (tokens) and slashes (distances) of a
- * segment, by the weights of its first rows.
+ * kernels/host/prefill/minference.c - makes MInference's lists of tiles: chooses verticals (tokens) and slashes
+ * (distances between a row and a token) of a segment by the softmax weights of the segment's first rows.
  *
- * An item is (sequence, segment, q head). Weights are summed by token and by distance, in the order of the rows. Sums
- * of distances are stored from the farthest to the nearest, so that a row's next token is the next element of both
- * arrays.
+ * A work item is (sequence, segment, q head). Weights are summed for each token and for each distance, in the order of
+ * the rows. The sums of distances are stored from the farthest distance to the nearest, so that the next token of a row
+ * is the next element in both arrays of sums.
  */
 #include "kernels/host/prefill/prefill.h"
 #include "kernels/host/prefill/tiles.h"
@@ -21,18 +21,18 @@ struct minference_params {
 	const struct skv_tile_lists *blocks, *tokens;
 	const float *q;
 	uint32_t vertical, slash;
-	uint32_t *first; /* [seq + 1]: segments before those of sequence i */
+	uint32_t *first; /* [seq + 1]: number of segments before those of sequence i */
 	struct per_thread space;
 };
 
-/* A thread's buffers. */
+/* The buffers of one thread. */
 struct buffers {
 	struct weigh w;
-	float *token;    /* [max_len + BLOCK]: sums over tokens */
-	float *distance; /* [max_len + 2 BLOCK]: sums over distances, the farthest first */
-	float *score;    /* [max_len] */
-	uint32_t *ids, *workspace; /* [max_len] */
-	uint8_t *back;   /* [max_len / BLOCK + 2]: is the block at this distance before a tile's own block listed? */
+	float *token;    /* [max_len + BLOCK]: sums of the weights on each token */
+	float *distance; /* [max_len + 2 BLOCK]: sums of the weights at each distance, the farthest distance first */
+	float *score;    /* [max_len]: scores by which tokens or distances are chosen */
+	uint32_t *ids, *workspace; /* [max_len]: chosen tokens or distances; workspace of topk() */
+	uint8_t *back;   /* [max_len / BLOCK + 2]: is the block so many blocks before a tile's own block listed? */
 };
 
 static size_t buffers_carve(struct carve *c, uint32_t dim, uint32_t max_len, struct buffers *r)
@@ -50,7 +50,10 @@ static size_t buffers_carve(struct carve *c, uint32_t dim, uint32_t max_len, str
 	return 5 * carve_size(bytes) + carve_size(max_len / BLOCK + 2) + weigh_carve(c, dim, &r->w);
 }
 
-/* Sums the weights of rows [begin, begin + BLOCK). Distance d is element begin + BLOCK - 1 - d of its sums. */
+/*
+ * Sums the weights of rows [begin, begin + BLOCK) by token and by distance. Element begin + BLOCK - 1 - d of
+ * r->distance is the sum of distance d.
+ */
 static void add_up(const struct minference_params *l, struct buffers *r, uint32_t begin, uint32_t head)
 {
 	const struct weigh *w = &r->w;
@@ -77,7 +80,10 @@ static void add_up(const struct minference_params *l, struct buffers *r, uint32_
 	}
 }
 
-/* Lists the best k of n by r->score, including the first, forced ones, in r->ids, ascending. Returns their number. */
+/*
+ * Lists the best k of n by r->score in r->ids, ascending. The first SKV_MINFERENCE_FORCED are always among them.
+ * Returns the number of ids.
+ */
 static uint32_t best_of(struct buffers *r, uint32_t n, uint32_t k)
 {
 	for (uint32_t x = 0; x < SKV_MINFERENCE_FORCED; x++)
@@ -86,8 +92,8 @@ static uint32_t best_of(struct buffers *r, uint32_t n, uint32_t k)
 }
 
 /*
- * Marks the blocks that a selected distance reaches from some position of a tile, by their distance to the tile's own
- * block.
+ * Selects distances and marks the blocks that a selected distance reaches from some position of a tile. Element i of
+ * r->back marks the block that is i blocks before the tile's own.
  */
 static void mark_blocks(const struct minference_params *l, struct buffers *r, uint32_t n)
 {
@@ -99,7 +105,10 @@ static void mark_blocks(const struct minference_params *l, struct buffers *r, ui
 		r->back[r->ids[x] / BLOCK] = r->back[(r->ids[x] + BLOCK - 1) / BLOCK] = 1;
 }
 
-/* Makes the two lists of the tile that begins at x, from n candidates and the selected tokens in r->ids. */
+/*
+ * Makes the list of blocks and the list of tokens of the tile that begins at x, from n candidates and the selected
+ * tokens in r->ids.
+ */
 static void list_tile(const struct minference_params *l, const struct buffers *r, uint32_t x, uint32_t n, uint32_t selected, size_t blocks_list,
                       size_t tokens_list)
 {
@@ -128,7 +137,7 @@ static void minference_item(void *ctx, uint32_t item, int thread)
 	const uint32_t from = (call_start(s) / segment + number - l->first[i]) * segment, start = skv_max(from,
 			call_start(s));
 	const uint32_t end = skv_min(from + segment, s->len), begin = skv_first_row(s, start, segment), n = begin + BLOCK;
-	const bool known = n <= s->len; /* all rows that the selection depends on were computed */
+	const bool known = n <= s->len; /* do the sequence's tokens include all rows on which the selection depends? */
 	struct carve c = thread_begin(&l->space, thread);
 	struct buffers r;
 	uint32_t selected = 0;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/prefill.c - causal attention of many query rows.
+ * kernels/host/prefill/prefill.c - dense causal attention of many query rows, as in a prompt.
  *
- * An item is (sequence, block of query rows, kv head); attend.h computes it.
+ * A work item is (sequence, block of query rows, kv head); attend.h has its arithmetic.
  */
 #include "kernels/host/prefill/attend.h"
 #include "kernels/host/prefill/prefill.h"
@@ -12,8 +12,8 @@ struct prefill_params {
 	const struct skv_batch *batch;
 	const float *q;
 	float *out;
-	uint32_t rows;   /* query rows of an item */
-	uint32_t *first; /* row blocks before sequence i */
+	uint32_t rows;   /* number of query rows of a work item */
+	uint32_t *first; /* [seq + 1]: number of blocks of query rows before those of sequence i */
 	struct per_thread space;
 };
 
@@ -22,7 +22,7 @@ static void prefill_item(void *ctx, uint32_t item, int thread)
 	const struct prefill_params *p = ctx;
 	const uint32_t block = item / p->sh->n_kv_heads, i = skv_range_of(p->first, p->batch->n, block);
 	const struct skv_kseq *s = &p->batch->seq[i];
-	/* A sequence's last rows cost most, so they are processed first. */
+	/* the last rows of a sequence cost most, so they are processed first */
 	const uint32_t row0 = (p->first[i + 1] - 1 - block) * p->rows, dim = p->sh->head_dim;
 	struct rows r = {.sh = p->sh, .s = s, .h = item % p->sh->n_kv_heads,
 	                 .heads = p->sh->n_heads / p->sh->n_kv_heads};

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/prefill/prefill.h - the kernels of prefill, for one ISA; see kernels.h. */
+/* kernels/host/prefill/prefill.h - the kernels of prefill, for one instruction set; kernels.h says what each does. */
 #ifndef SKV_HOST_PREFILL_H
 #define SKV_HOST_PREFILL_H
 
@@ -20,7 +20,7 @@ void ISA(minference_lists)(const struct skv_shape *, const struct skv_batch *, c
                            uint32_t vertical, uint32_t slash, const struct skv_tile_lists *blocks,
                            const struct skv_tile_lists *tokens, const struct skv_workspace *);
 
-/* Upper bounds of the workspace in bytes. */
+/* Return upper bounds of the bytes of workspace that these kernels need. */
 size_t ISA(prefill_bytes)(const struct skv_shape *, uint32_t n_seqs, int threads);
 size_t ISA(prefill_sparse_bytes)(const struct skv_shape *, const struct skv_batch *bounds, const struct skv_sparse *,
                                  int threads);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/saved-queries.c - saves the queries of representative rows that later calls of a prompt need.
+ * kernels/host/prefill/saved-queries.c - saves the queries of representative rows, which later calls of a prompt need,
+ * in pages of the pool.
  */
 #include "kernels/host/prefill/prefill.h"
 #include "kernels/host/prefill/tiles.h"

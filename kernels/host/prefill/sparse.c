@@ -1,17 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/sparse.c - sparse prefill: causal attention of rows to a part of the tokens before them, with
- * corrections (Delta Attention).
+ * kernels/host/prefill/sparse.c - sparse prefill: causal attention of a prompt's rows to a part of the tokens before
+ * them, with corrections (Delta Attention).
  *
- * An item of sparse rows is (sequence, some rows of a tile, kv head), or a q head in place of the kv head if each q
- * head has lists of its own. Rows first attend to sinks and window, in the same blocks of BLOCK tokens as dense rows,
- * then to the tokens of the tile's lists, gathered into blocks of BLOCK in the order of the lists. So a row's bits
- * depend only on its position and the lists.
+ * A work item of sparse rows is (sequence, some rows of a tile, kv head), with a q head in place of the kv head if each
+ * q head has lists of its own. Sparse rows attend first to sinks and window, in the same blocks of BLOCK tokens as
+ * dense rows, then to the tokens of the tile's lists, gathered into blocks of BLOCK in the order of the lists. So the
+ * bits of a row's output depend only on the row's position and the lists.
  *
- * There are three passes. First, correction rows attend as if they were sparse, and their outputs are saved. Second,
- * dense rows attend and write their outputs; the saved output of a correction row becomes the difference,
- * dense - sparse. Third, all other rows attend, and add the difference of their correction row when they write. Only
- * the last pass that reads a row's q overwrites it, so out may be q.
+ * Correction rows are dense rows whose difference, dense - sparse, later rows add to their outputs. There are three
+ * passes. In the first pass, correction rows attend as if they were sparse, and their outputs are saved. In the second
+ * pass, dense rows attend and write their outputs; the saved output of a correction row becomes the difference. In the
+ * third pass, all other rows attend, and add the difference of their correction row to the output. A row's output is
+ * written only in the last pass that reads the row's q, so out may be the same buffer as q.
  */
 #include "kernels/host/prefill/attend.h"
 #include "kernels/host/prefill/prefill.h"
@@ -23,29 +24,31 @@ struct sparse_params {
 	const struct skv_sparse *sp;
 	const float *q;
 	float *out;
-	uint32_t heads;     /* q heads of a sparse item */
-	uint32_t rows;      /* query rows of an item of the pass */
-	uint32_t parts;     /* items of a tile, for one list */
-	uint32_t *first;    /* [seq + 1]: items of the pass before sequence i, for one list or kv head */
-	bool correction;    /* is it the pass of correction rows? */
-	uint32_t *dense;    /* [row of the batch]: positions of a sequence's dense rows, from row_of[i] on */
-	uint32_t *n_dense;  /* [seq] */
-	uint32_t *row_of;   /* [seq] */
-	uint32_t span;      /* aligned ranges of this many tokens have at most one correction row */
+	uint32_t heads;     /* number of q heads of a work item of sparse rows */
+	uint32_t rows;      /* number of query rows of a work item in the current pass */
+	uint32_t parts;     /* number of work items of a tile, for one list */
+	/* [seq + 1]: number of the pass's work items before those of sequence i, for one list or kv head */
+	uint32_t *first;
+	bool correction;    /* is the current pass that of correction rows? */
+	uint32_t *dense;    /* [row of the batch]: positions of dense rows; those of sequence i begin at row_of[i] */
+	uint32_t *n_dense;  /* [seq]: number of dense rows */
+	uint32_t *row_of;   /* [seq]: number of rows of the batch before those of the sequence */
+	uint32_t span;      /* an aligned range of this many tokens has at most one correction row */
 	uint32_t correction_stride;
-	float *difference;  /* [seq][correction_stride][n_heads][head_dim] */
+	/* [seq][correction_stride][n_heads][head_dim]: differences, dense - sparse, of correction rows */
+	float *difference;
 	struct per_thread space;
 };
 
 /* ---- correction rows --------------------------------------------------------------------------- */
 
-/* Is p a correction row, whose difference a row after p gets? */
+/* Is p a correction row: does the sparse row after it add its difference? */
 static bool corrects(const struct sparse_params *c, const struct skv_kseq *s, uint32_t p)
 {
 	return c->sp->delta && p + 1 < s->dense_from && skv_correction_row(s, c->sp, p + 1) == p;
 }
 
-/* The difference of correction row p of the call, from q head `head` on. */
+/* Returns the difference of correction row p, a row of this call, from q head `head` on. */
 static float *difference_of(const struct sparse_params *c, uint32_t i, uint32_t p, uint32_t head)
 {
 	const uint32_t number = p / c->span - call_start(&c->batch->seq[i]) / c->span;
@@ -53,7 +56,7 @@ static float *difference_of(const struct sparse_params *c, uint32_t i, uint32_t 
 	return c->difference + (((size_t)i * c->correction_stride + number) * c->sh->n_heads + head) * c->sh->head_dim;
 }
 
-/* The difference that row p gets, from a correction row of this call or of an earlier one. */
+/* Returns the difference that row p adds, of a correction row of this call or of an earlier call. */
 static const float *difference_for(const struct sparse_params *c, uint32_t i, uint32_t p, uint32_t head)
 {
 	const struct skv_kseq *s = &c->batch->seq[i];
@@ -66,11 +69,11 @@ static const float *difference_for(const struct sparse_params *c, uint32_t i, ui
 
 /* ---- listed tokens --------------------------------------------------------------------------- */
 
-/* Iterates over the tokens of a list. */
+/* An iterator over the tokens of a tile's list. */
 struct reader {
 	uint32_t unit, n;
-	const uint32_t *ids; /* [n] */
-	uint32_t at, in;     /* the next token: number `in` of block ids[at] */
+	const uint32_t *ids; /* [n]: ids of the list's blocks */
+	uint32_t at, in;     /* position of the next token: token number `in` of block ids[at] */
 };
 
 static struct reader read_list(const struct skv_tile_lists *t, uint32_t i, uint32_t j, const struct rows *r)
@@ -81,7 +84,10 @@ static struct reader read_list(const struct skv_tile_lists *t, uint32_t i, uint3
 	return (struct reader){.unit = t->unit, .n = t->count[list], .ids = t->ids + list * t->stride};
 }
 
-/* Appends the K rows of the next resident tokens to the `have` rows so far, up to BLOCK. Returns the new number. */
+/*
+ * Appends the addresses of the K rows of the list's next resident tokens to the `have` addresses in k, up to BLOCK in
+ * all. Returns the new number.
+ */
 static uint32_t read_rows(struct reader *l, const struct rows *r, const uint8_t *k[BLOCK], uint32_t have)
 {
 	const skv_pte *table = skv_layer_table(r->sh, r->s);
@@ -97,7 +103,7 @@ static uint32_t read_rows(struct reader *l, const struct rows *r, const uint8_t 
 	return have;
 }
 
-/* Widens rows: K into k[dim][BLOCK], transposed, V into v[BLOCK][dim]. */
+/* Converts BLOCK rows to fp32: K into k[dim][BLOCK], transposed, and V into v[BLOCK][dim]. */
 INLINE void widen_rows(uint32_t dtype, const struct skv_shape *sh, const uint8_t *const from[BLOCK], float *k, float *v)
 {
 	const uint32_t dim = sh->head_dim, size = (uint32_t)skv_dtype_bytes(dtype);
@@ -138,7 +144,7 @@ static void attend_listed(const struct rows *r, const struct buffers *b, struct 
 		if (n == 0)
 			return;
 		for (uint32_t t = n; t < BLOCK; t++)
-			k[t] = k[0]; /* masked */
+			k[t] = k[0]; /* fills the block with a valid row, whose scores are masked */
 		for (uint32_t i = 0; i < STRIP; i++)
 			see[i] = (struct span){.end = n};
 		BY_DTYPE(r->sh->dtype, widen_rows, r->sh, k, b->k, b->v);
@@ -158,7 +164,7 @@ static struct buffers buffers_of(const struct sparse_params *c, int thread)
 	return b;
 }
 
-/* Picks the rows of the pass among [p, end), in the tile that begins at x. */
+/* Picks the rows that attend in the current pass among rows [p, end) of the tile that begins at x. */
 static void pick_rows(const struct sparse_params *c, struct rows *r, uint32_t x, uint32_t p, uint32_t end)
 {
 	const struct skv_sparse *sp = c->sp;
@@ -172,7 +178,7 @@ static void pick_rows(const struct sparse_params *c, struct rows *r, uint32_t x,
 	}
 }
 
-/* Attends to the blocks of the sinks and of the window, then to the tokens of the lists. */
+/* The rows attend to the blocks of the sinks and of the window, then to the tokens of the lists. */
 static void attend_sparse(const struct sparse_params *c, const struct rows *r, const struct buffers *b, uint32_t i,
                           uint32_t j)
 {
@@ -222,7 +228,7 @@ static void dense_item(void *ctx, uint32_t item, int thread)
 	const uint32_t dim = c->sh->head_dim, block = item / c->sh->n_kv_heads, i = skv_range_of(c->first,
 			c->batch->n, block);
 	const struct skv_kseq *s = &c->batch->seq[i];
-	/* the last rows cost most, so they are processed first */
+	/* the last rows of a sequence cost most, so they are processed first */
 	const uint32_t row0 = (c->first[i + 1] - 1 - block) * c->rows;
 	struct rows r = {.sh = c->sh, .s = s, .h = item % c->sh->n_kv_heads, .heads = c->sh->n_heads / c->sh->n_kv_heads,
 	                 .n = skv_min(c->rows, c->n_dense[i] - row0)};
@@ -248,7 +254,7 @@ static void dense_item(void *ctx, uint32_t item, int thread)
 
 /* ---- a call ---------------------------------------------------------------------------------- */
 
-/* Saves the difference that the next row gets, if its correction row was computed. */
+/* Saves the difference that the prompt's next row adds, for the next call, if its correction row was computed. */
 static void save_difference(const struct sparse_params *c, uint32_t i)
 {
 	const struct skv_kseq *s = &c->batch->seq[i];
@@ -292,14 +298,17 @@ static void run_dense(struct sparse_params *c, int threads)
 	skv_run(threads, c->first[c->batch->n] * c->sh->n_kv_heads, dense_item, c);
 }
 
-/* Counts a piece of workspace and, unless `at` is NULL, carves it. */
+/* Adds the bytes of a piece of workspace to *total and, unless `at` is NULL, takes the piece from the workspace. */
 static void *piece(struct carve *at, size_t *total, size_t bytes)
 {
 	*total += carve_size(bytes);
 	return at ? carve(at, bytes) : NULL;
 }
 
-/* Carves the whole workspace unless `at` is NULL; returns its size. Does not read the sequences of `bounds`. */
+/*
+ * Takes all buffers of a call from the workspace, unless `at` is NULL; returns their bytes. Does not read the sequences
+ * of `bounds`.
+ */
 static size_t call_carve(struct carve *at, struct sparse_params *c, const struct skv_batch *bounds, int threads)
 {
 	const struct skv_sparse *sp = c->sp;
@@ -325,7 +334,7 @@ size_t ISA(prefill_sparse_bytes)(const struct skv_shape *sh, const struct skv_ba
 {
 	struct sparse_params c = {.sh = sh, .sp = sp};
 	const size_t bytes[] = {
-		call_carve(NULL, &c, bounds, threads), /* save_queries takes none */
+		call_carve(NULL, &c, bounds, threads), /* save_queries() takes no workspace */
 		sp->by_tile ? ISA(kascade_bytes)(sh, bounds, threads) : 0,
 		sp->by_tile ? ISA(hip_bytes)(bounds, threads) : 0,
 		sp->segment ? ISA(minference_bytes)(sh, bounds, threads) : 0,
@@ -342,7 +351,7 @@ void ISA(prefill_sparse)(const struct skv_shape *sh, const struct skv_batch *bat
 {
 	const uint32_t group = sh->n_heads / sh->n_kv_heads;
 	const struct skv_tile_lists *lists = sp->lists ? sp->lists : sp->extra;
-	const bool apart = lists && lists->rows != sh->n_kv_heads; /* each q head has its own lists */
+	const bool apart = lists && lists->rows != sh->n_kv_heads; /* does each q head have lists of its own? */
 	struct sparse_params c = {.sh = sh, .batch = batch, .sp = sp, .q = q, .out = out, .heads = apart ? 1 : group};
 	struct carve at = carve_begin(work);
 

@@ -1,26 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/prefill/weights.h - softmax weights of some rows, by which kascade.c and minference.c select.
+ * kernels/host/prefill/weights.h - computes the softmax weights of some query rows, by which kascade.c and minference.c
+ * select tokens.
  *
- * There are two passes over K: the first finds each row's log-sum-exp, the second the weights, a block of tokens and a
- * strip of rows at a time. The weights depend only on the row and on the tokens that it attends to.
+ * There are two passes over K: the first finds each row's log-sum-exp, the second computes the weights, for a block of
+ * tokens and a strip of rows at a time. A row's weights depend only on the row and on the tokens to which it attends.
  */
 #ifndef SKV_HOST_WEIGHTS_H
 #define SKV_HOST_WEIGHTS_H
 
 #include "kernels/host/runtime/block.h"
 
-/* Rows of one kv head; row m attends to the tokens before end[m]. */
+/* Query rows of one kv head; row x attends to the tokens before end[x]. */
 struct weigh {
 	const struct skv_shape *sh;
 	const struct skv_kseq *s;
 	uint32_t h, m;
-	uint32_t end[M_MAX]; /* ascending */
-	uint32_t head[M_MAX]; /* q heads */
-	float *q;            /* [M][dim], times the softmax scale */
-	float *k;            /* [dim][BLOCK]: K transposed */
-	float *w;            /* [STRIP][BLOCK]: scores of a strip, then weights */
-	float *max, *sum;    /* [M]; after the first pass `max` is log2 of the softmax's denominator */
+	uint32_t end[M_MAX]; /* positions, ascending */
+	uint32_t head[M_MAX]; /* the q head of each row */
+	float *q;            /* [M_MAX][dim]: query rows, multiplied by the softmax scale */
+	float *k;            /* [dim][BLOCK]: K of a block, transposed */
+	float *w;            /* [STRIP][BLOCK]: scores of a strip of rows, then weights */
+	/* [M_MAX]: running maxima and sums; after the first pass `max` is log2 of the softmax denominator */
+	float *max, *sum;
 };
 
 static size_t weigh_carve(struct carve *c, uint32_t dim, struct weigh *w)
@@ -31,7 +33,7 @@ static size_t weigh_carve(struct carve *c, uint32_t dim, struct weigh *w)
 	return carve_floats(c, sizeof sizes / sizeof *sizes, sizes, at);
 }
 
-/* Adds a row, which attends to the tokens before `end`. */
+/* Adds a query row, which attends to the tokens before `end`. */
 static void weigh_row(struct weigh *w, const float *q, uint32_t head, uint32_t end)
 {
 	const float scale = w->sh->scale * LOG2E;
@@ -43,7 +45,8 @@ static void weigh_row(struct weigh *w, const float *q, uint32_t head, uint32_t e
 }
 
 /*
- * Scores rows from m0 on against the block at t0, which is in w->k. Returns false if no row attends to any token of it.
+ * Scores the strip of rows from m0 on against the block of tokens at t0, whose K is in w->k. Returns false if no row
+ * attends to any token of the block.
  */
 static bool score_strip(const struct weigh *w, uint32_t m0, uint32_t t0, uint32_t resident)
 {
@@ -62,7 +65,7 @@ static bool score_strip(const struct weigh *w, uint32_t m0, uint32_t t0, uint32_
 	return true;
 }
 
-/* The first pass. */
+/* The first pass: computes each row's log-sum-exp, in w->max. */
 static void weigh_sums(const struct weigh *w)
 {
 	const uint32_t dim = w->sh->head_dim, padded = (w->m + STRIP - 1) / STRIP * STRIP;
@@ -83,8 +86,8 @@ static void weigh_sums(const struct weigh *w)
 }
 
 /*
- * The second pass: writes to w->w the weights of rows from m0 on for the block at t0; 0 for tokens that a row does not
- * attend to. Returns false if no row attends to any token of it.
+ * The second pass: writes the weights of the strip of rows from m0 on for the block of tokens at t0 to w->w; the weight
+ * is 0 for a token to which a row does not attend. Returns false if no row attends to any token of the block.
  */
 static bool weigh_strip(const struct weigh *w, uint32_t m0, uint32_t t0, uint32_t resident)
 {

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/append.c - writes new K and V rows into their pages.
+ * kernels/host/runtime/append.c - writes new rows of K and V into their pages, and copies pages.
  *
- * A row is written once, so any split over threads is safe; work is split by query rows.
+ * Each row of a page is written by one work item only, so any split over threads is safe; work is split by query rows.
  */
 #include "kernels/evict.h"
 #include "kernels/host/runtime/append.h"
@@ -15,9 +15,9 @@
 struct append_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_slot_mapping *slots; /* or NULL */
+	const struct skv_slot_mapping *slots; /* NULL: each row goes to the slot of its token's position */
 	const float *k, *v;
-	uint32_t *first; /* items before sequence i */
+	uint32_t *first; /* [n + 1]: number of items before those of sequence i */
 };
 
 INLINE void store_row(uint32_t dtype, uint8_t *dst, const float *src, uint32_t dim)
@@ -73,7 +73,7 @@ void ISA(append)(const struct skv_shape *sh, const struct skv_batch *batch, cons
 	a.first[0] = 0;
 	for (uint32_t i = 0; i < n; i++)
 		a.first[i + 1] = a.first[i] + (batch->seq[i].n_q + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;
-	/* Copying the rows of a decode step takes less time than waking a thread. */
+	/* A decode step appends few rows: copying them takes less time than waking a thread. */
 	skv_run(a.first[n] > 4 ? work->threads : 1, a.first[n], append_item, &a);
 	if (sh->sketch_bits && !slots)
 		ISA(update_sketches)(sh, batch, work);

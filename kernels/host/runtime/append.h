@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/runtime/append.h - the kernels that write rows and pages, for one ISA; see kernels.h. */
+/*
+ * kernels/host/runtime/append.h - the kernels that write rows and copy pages, for one instruction set; see kernels.h.
+ */
 #ifndef SKV_HOST_APPEND_H
 #define SKV_HOST_APPEND_H
 

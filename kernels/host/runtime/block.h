@@ -3,8 +3,9 @@
  * kernels/host/runtime/block.h - products of many query rows with a block of tokens, for prefill/attend.h,
  * prefill/weights.h and evict/accumulate.c.
  *
- * A block is BLOCK tokens, aligned to token 0. It is widened to fp32 once, with K transposed. Scores and outputs are
- * then plain matrix products with a register tile of 4 rows. Each sum runs only over its own inner index, in order.
+ * A block is BLOCK tokens that begin at a multiple of BLOCK. The K and V rows of a block are converted to fp32 once,
+ * with K transposed. Scores and outputs are then plain matrix products with a register tile of 4 rows. Each sum runs
+ * over its inner index alone, in order.
  */
 #ifndef SKV_HOST_BLOCK_H
 #define SKV_HOST_BLOCK_H
@@ -16,14 +17,14 @@
 
 #define BLOCK 64u
 #define BLOCK_PAGES (BLOCK / SKV_PAGE_TOKENS)
-#define STRIP ((uint32_t)VL) /* rows whose softmax is done together; a multiple of 4 */
+#define STRIP ((uint32_t)VL) /* number of rows whose softmax is computed together; a multiple of 4 */
 
-#define M_MAX 256u /* rows of an item: query rows times heads */
+#define M_MAX 256u /* most rows of a work item: query rows times the q heads of a group */
 static_assert(M_MAX >= SKV_MAX_HEADS, "a query row is part of one item");
 
 /* ---- matrix product -------------------------------------------------------------------------- */
 
-/* c[m][nv vectors] (+)= a[m][0, k) b[0, k)[nv vectors] */
+/* Computes a tile of a product: c[m][nv vectors] = a[m][k] b[k][nv vectors], or += with `add`. */
 INLINE void product_tile(const int m, const int nv, const float *a, size_t lda, const float *b, size_t ldb,
                          float *c, size_t ldc, uint32_t k, bool add)
 {
@@ -66,7 +67,10 @@ INLINE void product_rows(const int m, const float *a, size_t lda, const float *b
 		product_tile(m, 1, a, lda, b + j, ldb, c + j, ldc, k, add);
 }
 
-/* c[m][n] (+)= a[m][k] b[k][n], n a multiple of VL. */
+/*
+ * Computes c[m][n] = a[m][k] b[k][n], or += with `add`. n is a multiple of VL; lda, ldb and ldc are row strides in
+ * floats.
+ */
 static void product(const float *a, size_t lda, const float *b, size_t ldb, float *c, size_t ldc, uint32_t m,
                     uint32_t n, uint32_t k, bool add)
 {
@@ -121,9 +125,9 @@ static void zero_page(uint32_t dim, float *k, float *v)
 }
 
 /*
- * Widens the block of tokens that begins at `token`, up to the end of the sequence: K into k[dim][BLOCK], transposed,
- * and V into v[BLOCK][dim] unless v is NULL. Returns a bit mask of its resident pages; the rows of other pages are
- * zeros.
+ * Converts the rows of kv head h in the block of tokens that begins at `token`, up to the end of the sequence, to fp32:
+ * K into k[dim][BLOCK], transposed, and V into v[BLOCK][dim] unless v is NULL. Returns a bit mask of the block's
+ * resident pages; the rows of pages that are not resident become zeros.
  */
 static uint32_t widen_block(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, uint32_t token, float *k,
                             float *v)
@@ -144,7 +148,7 @@ static uint32_t widen_block(const struct skv_shape *sh, const struct skv_kseq *s
 	return resident;
 }
 
-/* Applies the layer's softcap to the scores of a strip. Must be called before they are masked. */
+/* Applies the layer's softcap to the scores of a strip of rows. Must be called before the scores are masked. */
 static inline void cap_strip(const struct skv_shape *sh, float *s)
 {
 	if (sh->softcap > 0)
@@ -152,8 +156,9 @@ static inline void cap_strip(const struct skv_shape *sh, float *s)
 }
 
 /*
- * Sets the scores of tokens that row i must not attend to to -inf: tokens from visible[i] on, and tokens in pages that
- * are not resident. Padding rows of the strip are masked, too, because the block's tail is uninitialized.
+ * Sets scores of a strip to -infinity where row i must not attend: to tokens from visible[i] on, and to tokens in pages
+ * that are not resident. Rows of the strip that are only padding are masked, too, because the memory after the block's
+ * last token is uninitialized.
  */
 static inline void mask_strip(float *s, const uint32_t *visible, uint32_t resident)
 {
@@ -163,7 +168,7 @@ static inline void mask_strip(float *s, const uint32_t *visible, uint32_t reside
 				s[i * BLOCK + t] = -INFINITY;
 }
 
-/* Updates the running maxima and sums of a strip's rows. */
+/* Adds the scores of a block to the running maxima and sums of a strip's rows (online softmax). */
 static inline void add_strip(const float *score, float *max_at, float *sum_at)
 {
 	vf x[VL], old = v_loadf(max_at), no_token = v_set(-INFINITY);

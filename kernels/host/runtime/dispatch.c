@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/dispatch.c - selects the ISA for this processor, and checks the shapes that all ISAs take.
+ * kernels/host/runtime/dispatch.c - selects the kernels' instruction set (ISA) for this processor, and checks shapes,
+ * for which all ISAs have the same limits.
  */
 #include "config.h"
 #include "kernels/compress-check.h"
@@ -11,7 +12,7 @@
 #include <cpuid.h>
 #endif
 
-/* configure defines SKV_ISA_... for each ISA that was requested. */
+/* configure defines SKV_ISA_... for each instruction set that was requested for the build. */
 #ifdef SKV_ISA_GENERIC
 static bool runs_generic(void)
 {
@@ -20,7 +21,7 @@ static bool runs_generic(void)
 #endif
 
 #if defined(SKV_ISA_AVX2) || defined(SKV_ISA_AVX512)
-/* clang before 18 does not know "f16c" as a feature. */
+/* Asks the processor itself for F16C, because clang before 18 does not know "f16c" as a feature. */
 static bool has_f16c(void)
 {
 	unsigned a, b, c, d;

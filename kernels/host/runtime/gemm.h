@@ -2,8 +2,8 @@
 /*
  * kernels/host/runtime/gemm.h - products of rows with the rows of a matrix [out][in], for the files of compress/.
  *
- * Each sum is computed independently: VL partial sums along the inner index, then folded. So its bits do not depend on
- * the other rows.
+ * Each element of a product is summed independently of the others: VL partial sums along the inner index, which are
+ * then added up. So the bits of an element do not depend on the other rows.
  */
 #ifndef SKV_HOST_GEMM_H
 #define SKV_HOST_GEMM_H
@@ -14,7 +14,7 @@
 #define DOT_ROWS 4
 #define DOT_COLS (VL / 4)
 
-/* Lane i * DOT_COLS + j of the result is a[i] · b[j]. */
+/* Returns DOT_ROWS x DOT_COLS dot products of rows of k floats: lane i * DOT_COLS + j of the result is a[i] · b[j]. */
 INLINE vf dot_tile(const float *const a[DOT_ROWS], const float *const b[DOT_COLS], uint32_t k)
 {
 	vf sum[VL];
@@ -37,7 +37,7 @@ INLINE vf dot_tile(const float *const a[DOT_ROWS], const float *const b[DOT_COLS
 	return v_fold_rows(V_SUM, sum);
 }
 
-/* c[m][n] = a[m][k] (b[n][k])ᵀ. lda, ldb and ldc are row strides in floats; k is a multiple of 16. */
+/* Computes c[m][n] = a[m][k] (b[n][k])ᵀ. lda, ldb and ldc are row strides in floats; k is a multiple of 16. */
 static void dots(const float *a, size_t lda, uint32_t m, const float *b, size_t ldb, uint32_t n, uint32_t k, float *c,
                  size_t ldc)
 {
@@ -45,7 +45,7 @@ static void dots(const float *a, size_t lda, uint32_t m, const float *b, size_t 
 		for (uint32_t i0 = 0; i0 < m; i0 += DOT_ROWS) {
 			const float *row[DOT_ROWS], *col[DOT_COLS];
 			float tile[VL];
-			/* past the end the last row repeats */
+			/* in a tile that reaches past the last row of a or b, that last row is repeated */
 			for (uint32_t i = 0; i < DOT_ROWS; i++)
 				row[i] = a + skv_min(i0 + i, m - 1) * lda;
 			for (uint32_t j = 0; j < DOT_COLS; j++)
@@ -57,7 +57,7 @@ static void dots(const float *a, size_t lda, uint32_t m, const float *b, size_t 
 		}
 }
 
-/* x / (1 + e^-x) */
+/* SiLU: x / (1 + e^-x) in each lane. */
 INLINE vf v_silu(vf x)
 {
 	vf t = x * -0x1.715476p0f;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/host/runtime/logits.h - softcap and sinks in the softmax of the host kernels (struct skv_shape). A sink is
- * one more term of each q head. Scores are in units of log2.
+ * one more term in the softmax of each q head. Scores are in units of log2.
  */
 #ifndef SKV_HOST_LOGITS_H
 #define SKV_HOST_LOGITS_H
@@ -10,15 +10,16 @@
 #include "kernels/host/runtime/host.h"
 #include "kernels/host/runtime/simd.h"
 
-/* The layer's softcap for scores in units of log2, or 0. */
+/* Returns the layer's softcap for scores in units of log2; 0: no softcap. */
 INLINE float softcap_of(const struct skv_shape *sh)
 {
 	return sh->softcap * LOG2E;
 }
 
 /*
- * cap tanh(score / cap). With t = e^(-2|x|), tanh |x| is (1 - t) / (1 + t); below 0.3, where this would cancel, the
- * series of tanh is used. -infinity becomes -cap, so masks are applied afterwards. A NaN stays one.
+ * Returns cap tanh(score / cap). With x = score / cap and t = e^(-2|x|), tanh |x| is (1 - t) / (1 + t); if |x| is below
+ * 0.3, where this difference would cancel digits, the series of tanh is used. A score of -infinity becomes -cap, so
+ * masks must be applied after the softcap. A NaN stays a NaN.
  */
 INLINE vf v_softcap(vf score, float cap)
 {
@@ -33,14 +34,14 @@ INLINE vf v_softcap(vf score, float cap)
 	return (vf)((vi)p | ((vi)x & INT32_MIN)) * cap;
 }
 
-/* Caps n scores, rounded up to whole vectors. */
+/* Applies the softcap to n scores, and to the elements after them up to a whole vector. */
 static inline void cap_scores(float *score, uint32_t n, float cap)
 {
 	for (uint32_t i = 0; i < n; i += VL)
 		v_storef(score + i, v_softcap(v_loadf(score + i), cap));
 }
 
-/* The term that the sink of a q head adds to a sum of 2^(score - max); 0 without sinks. */
+/* Returns the term that a q head's sink adds to the head's sum of 2^(score - max); 0 in a layer without sinks. */
 static inline float sink_term(const struct skv_shape *sh, uint32_t head, float max)
 {
 	return sh->sinks ? exp2f(sh->sinks[head] * LOG2E - max) : 0;

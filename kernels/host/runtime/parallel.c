@@ -2,19 +2,20 @@
 /*
  * kernels/host/runtime/parallel.c - a parallel loop over independent items, on the library's own threads.
  *
- * The library runs inside other programs, so OpenMP does not fit: its threads spin as long as its settings say, which
- * are read before the library could change them, and a loop waits for each thread of its team. If the machine has other
- * work, this takes ten times as long as the loop. In contrast, here
+ * The library runs inside other programs, so OpenMP does not fit. OpenMP's threads spin for as long as settings say
+ * that OpenMP reads before the library could change them, and a loop of OpenMP waits for each thread of its team. If
+ * the machine has other work, that wait takes ten times as long as the loop. In contrast, with the threads of this file
  *
- *   - the caller runs items itself, and then waits only for threads that are running an item, not for threads that the
- *     system has not scheduled;
- *   - a thread without work spins for some microseconds, then blocks on a futex. Kernels follow each other so closely
- *     that threads are mostly still spinning;
- *   - the loops of several callers are in one list, and a thread helps the first loop that has room for it. These
- *     threads handle no signals;
- *   - a child of fork(2) has none of the threads and starts its own.
+ *   - the caller of a loop runs items itself, and then waits only for threads that run an item, not for those that the
+ *     system has not scheduled yet;
+ *   - a thread without work spins for some microseconds, then blocks on a futex: loops follow each other so closely
+ *     that threads are mostly still spinning when the next one begins;
+ *   - the loops of several callers are in one list, and a thread helps the first loop that has room for one more;
+ *     the threads handle no signals;
+ *   - a child of fork(2) has none of its parent's threads and starts its own.
  *
- * The thread that runs an item only determines which workspace is used. With one thread the caller runs all items.
+ * An item's result does not depend on the thread that runs the item, which only determines the workspace. With one
+ * thread the caller runs all items.
  */
 #include "kernels/host/runtime/host.h"
 
@@ -29,26 +30,27 @@
 
 #include "kernels/threads.h"
 
-#define LOOKS 1000       /* polls before a thread blocks */
-#define BLOCKED (1u << 31) /* flag in loop.inside */
+#define LOOKS 1000       /* number of polls before a thread blocks */
+#define BLOCKED (1u << 31) /* flag in loop.inside: the caller is blocked */
 
 struct loop {
 	skv_item_fn *fn;
 	void *ctx;
 	uint32_t n;
-	/* Protected by pool.lock: */
-	int joined, most; /* threads in the loop and their limit, both including the caller */
+	/* `joined`, `most` and `next` are protected by pool.lock. */
+	int joined, most; /* number of threads in the loop and its limit, both including the caller */
 	struct loop *next;
 
-	_Alignas(64) _Atomic uint64_t item; /* the next item to run */
-	_Atomic uint32_t inside; /* threads in the loop besides the caller's; plus BLOCKED while the caller waits */
+	_Alignas(64) _Atomic uint64_t item; /* index of the next item to run */
+	/* number of threads in the loop besides the caller's; plus BLOCKED while the caller waits */
+	_Atomic uint32_t inside;
 };
 
 static struct {
 	pthread_mutex_t lock;
 	struct loop *loops;
-	_Atomic int asked; /* threads that were started or failed to start; changes under the lock */
-	_Atomic uint32_t posts; /* number of loops posted */
+	_Atomic int asked; /* number of threads that were started or failed to start; changes only under the lock */
+	_Atomic uint32_t posts; /* number of loops posted so far */
 	_Atomic uint32_t blocked;
 } pool = {.lock = PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP};
 
@@ -81,13 +83,14 @@ static void wait_for_post(uint32_t seen)
 			return;
 		pause_briefly();
 	}
-	atomic_fetch_add(&pool.blocked, 1); /* either the next post sees this count, or this thread sees the post */
+	/* either the next post() sees this count and wakes the thread, or this thread sees the post */
+	atomic_fetch_add(&pool.blocked, 1);
 	while (atomic_load(&pool.posts) == seen)
 		futex_wait(&pool.posts, seen);
 	atomic_fetch_sub(&pool.blocked, 1);
 }
 
-/* Waits until no other thread is in the loop. The loop is in no list any more. */
+/* Waits until no other thread is in the loop, which must be withdrawn from the list before. */
 static void wait_for_leaves(struct loop *l)
 {
 	uint32_t inside;
@@ -140,8 +143,8 @@ static void withdraw(struct loop *l)
 }
 
 /*
- * Joins a loop that has items left and room for another thread; *ret is the thread's number in it. NULL: there is no
- * such loop.
+ * Joins a loop that has items left and room for another thread; *ret gets the thread's number in the loop. Returns NULL
+ * if there is no such loop.
  */
 static struct loop *join(int *ret)
 {
@@ -159,7 +162,7 @@ static struct loop *join(int *ret)
 	return l;
 }
 
-/* The loop may no longer exist after the decrement: from then on only its address is used. */
+/* Leaves a loop. After the decrement the loop's memory may no longer exist: only its address is used from then on. */
 static void leave(struct loop *l)
 {
 	if (atomic_fetch_sub_explicit(&l->inside, 1, memory_order_release) == (BLOCKED | 1))
@@ -203,7 +206,10 @@ static void *help(void *unused)
 	return NULL;
 }
 
-/* The child has none of the parent's threads, and one of those may have held the lock. */
+/*
+ * Resets the pool in a child of fork(2): the child has none of the parent's threads, and one of these may have held the
+ * lock.
+ */
 static void forked_child(void)
 {
 	pool.lock = (pthread_mutex_t)PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP;
@@ -247,7 +253,7 @@ void skv_threads_ready(int threads)
 	for (n = pool.asked; n < threads - 1 && start_one(); n++)
 		;
 	if (threads - 1 > pool.asked)
-		pool.asked = threads - 1; /* failed starts are not retried in every call */
+		pool.asked = threads - 1; /* so that threads that failed to start are not retried in every call */
 	pthread_mutex_unlock(&pool.lock);
 	pthread_sigmask(SIG_SETMASK, &was, NULL);
 }

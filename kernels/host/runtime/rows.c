@@ -1,5 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/runtime/rows.c - converts strided or 16-bit rows to contiguous fp32 rows, and back. */
+/*
+ * kernels/host/runtime/rows.c - converts strided or 16-bit rows of q, k, v and out to contiguous fp32 rows, and back.
+ */
 #include "kernels/host/runtime/rows.h"
 #include "kernels/host/runtime/simd.h"
 
@@ -7,7 +9,7 @@
 
 struct convert_params {
 	uint32_t dtype, n, width;
-	size_t from_bytes, to_bytes; /* from one row to the next */
+	size_t from_bytes, to_bytes; /* distances in bytes from one row to the next */
 	const uint8_t *from;
 	uint8_t *to;
 };
@@ -42,7 +44,7 @@ static void store_item(void *ctx, uint32_t item, int thread)
 		BY_DTYPE(c->dtype, store_row, (const float *)(c->from + i * c->from_bytes), c->to + i * c->to_bytes, c->width);
 }
 
-/* Converting the rows of a decode step takes less time than waking a thread. */
+/* Uses one thread for the few rows of a decode step: converting them takes less time than waking a thread. */
 static void run(const struct convert_params *c, skv_item_fn *fn, const struct skv_workspace *work)
 {
 	const uint32_t items = (c->n + ROWS_PER_ITEM - 1) / ROWS_PER_ITEM;

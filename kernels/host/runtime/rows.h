@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/runtime/rows.h - the kernels that convert rows to and from contiguous fp32, for one ISA; see kernels.h.
+ * kernels/host/runtime/rows.h - the kernels that convert rows to contiguous fp32 and back, for one instruction set; see
+ * kernels.h.
  */
 #ifndef SKV_HOST_ROWS_H
 #define SKV_HOST_ROWS_H

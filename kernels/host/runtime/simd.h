@@ -2,28 +2,28 @@
 /*
  * kernels/host/runtime/simd.h - vectors of VL floats, so that the kernels read like the algorithms.
  *
- * Types are GNU vector extensions: + - * and comparisons are written as on scalars. Other operations are inline
- * functions here, with intrinsics where the compiler would not find the instruction. One of SKV_AVX512, SKV_AVX2 may be
- * defined; without either this is portable C.
+ * Vectors are of types from GNU's vector extensions: + - * and comparisons are written as on scalars. Other operations
+ * are inline functions of this file, with intrinsics where the compiler would not find the instruction. The build
+ * defines SKV_AVX512 or SKV_AVX2 for these instruction sets; without either, this file is portable C.
  *
  *   VL         lanes of a vector: 16, 8 or 4
  *   vf, vi, vs  float, int32_t and int16_t lanes
- *   v_load     VL elements of a pool's dtype, widened to float; no alignment needed. With fp8: e4m3 numbers,
- *              still to be multiplied by the row's scale (fp8.h)
- *   v_store    the reverse, rounded to nearest even; a NaN stays a NaN. Not for fp8
- *   v_load_u8, v_load_u4, v_load_u2  VL unsigned integers of 8, 4 or 2 bits: the first in a byte's lowest bits
- *   v_store_u8  the reverse for 8 bits
- *   v_load_pairs  VL pairs of bf16, split into two vectors
- *   v_dot_bytes  sums of products of unsigned and signed bytes, in each lane
+ *   v_load     loads VL elements of a pool's dtype as floats; no alignment needed. With fp8 these are e4m3 numbers,
+ *              which the caller multiplies by the row's scale (fp8.h)
+ *   v_store    stores floats as VL elements of a dtype, rounded to nearest even; a NaN stays a NaN. Not for fp8
+ *   v_load_u8, v_load_u4, v_load_u2  load VL unsigned integers of 8, 4 or 2 bits, the first in a byte's lowest bits
+ *   v_store_u8  stores VL integers of 8 bits
+ *   v_load_pairs  loads VL pairs of bf16, the first and second elements into one vector each
+ *   v_dot_bytes  adds up products of unsigned and signed bytes, in each lane
  *   v_fma      a * b + c, fused where the ISA has it
- *   v_exp2     2^x within 1.5 ulp; 0 for -inf, NaN for NaN. x must be below 128
+ *   v_exp2     2^x within 1.5 ulp; 0 for -infinity, NaN for a NaN. x must be below 128
  *   v_fold_rows  lane i of the result is the sum (maximum) over the lanes of r[i]
- *   v_fold_runs  the same for each run of `width` lanes of one vector; all lanes of the run get the result
+ *   v_fold_runs  the sum (maximum) over each run of `width` lanes of one vector, in all lanes of the run
  *   v_sum_row  the sum of a row of floats
- *   v_compress  the lanes that are set in a mask, one after the other
- *   v_hadamard  a vector times the Hadamard matrix
+ *   v_compress  writes the lanes that are set in a mask, one after the other
+ *   v_hadamard  multiplies the lanes of a vector by the Hadamard matrix
  *   v_transpose  transposes VL x VL floats
- *   v_load_columns  4 bytes a lane, each lane from a different row
+ *   v_load_columns  loads 4 bytes into each lane, each lane from another row
  */
 #ifndef SKV_HOST_SIMD_H
 #define SKV_HOST_SIMD_H
@@ -50,7 +50,10 @@
 #define UNROLL _Pragma("GCC unroll 16")
 #endif
 
-/* Calls fn(dtype, …) with dtype as a constant. fn is INLINE, so each type gets its own code. */
+/*
+ * Calls fn(dtype, …) with dtype as a compile-time constant. fn is INLINE, so the compiler makes separate code for each
+ * dtype.
+ */
 #define BY_DTYPE(dtype, fn, ...)                                                                             \
 	((dtype) == SKV_F32   ? fn(SKV_F32, __VA_ARGS__)                                                     \
 	 : (dtype) == SKV_F16 ? fn(SKV_F16, __VA_ARGS__)                                                     \
@@ -90,7 +93,7 @@ INLINE vi v_iota(void)
 	return v;
 }
 
-/* Lanes of a where mask is set, of b where it is 0. */
+/* Selects, in each lane, a where the mask is set (all ones) and b where the mask is 0. */
 INLINE vf v_select(vi mask, vf a, vf b)
 {
 	return (vf)(((vi)a & mask) | ((vi)b & ~mask));
@@ -107,7 +110,7 @@ INLINE vf v_fma(vf a, vf b, vf c)
 #endif
 }
 
-/* The larger of the two in each lane; b if one of them is a NaN. */
+/* The larger of a and b in each lane; b if one of them is a NaN. */
 INLINE vf v_max(vf a, vf b)
 {
 #if defined SKV_AVX512
@@ -141,7 +144,10 @@ INLINE vf v_load_f16(const void *p)
 #elif defined SKV_AVX2
 	return (vf)_mm256_cvtph_ps(_mm_loadu_si128(p));
 #else
-	/* Moves exponent and mantissa into place, then rebases by 2^112; this covers subnormals, too. */
+	/*
+	 * Moves the fp16 exponent and mantissa to their place in a float, then multiplies by 2^112 for the difference
+	 * of the exponents' biases; this converts subnormal numbers, too.
+	 */
 	vh h;
 	memcpy(&h, p, sizeof h);
 	vu u = __builtin_convertvector(h, vu);
@@ -154,8 +160,8 @@ INLINE vf v_load_f16(const void *p)
 }
 
 /*
- * Moves sign, exponent and mantissa to their place in a float, then rebases by 2^120; this covers subnormals, too. Does
- * not handle NaN.
+ * Converts e4m3 to float: moves sign, exponent and mantissa to their place in a float, then multiplies by 2^120 for the
+ * difference of the exponents' biases; this converts subnormal numbers, too. The NaN of e4m3 is not handled.
  */
 INLINE vf v_load_fp8(const void *p)
 {
@@ -203,11 +209,11 @@ INLINE void v_store_f16(void *p, vf v)
 	for (int i = 0; i < VL; i++) {
 		uint32_t u = ((vu)v)[i], sign = u >> 16 & 0x8000;
 		u &= 0x7fffffff;
-		if (u > 0x7f800000) { /* NaN: quiet */
+		if (u > 0x7f800000) { /* a NaN becomes a quiet NaN */
 			h[i] = (uint16_t)(sign | 0x7e00);
-		} else if (u >= 143u << 23) { /* 2^16 and more, infinity */
+		} else if (u >= 143u << 23) { /* numbers from 2^16 on become infinity */
 			h[i] = (uint16_t)(sign | 0x7c00);
-		} else if (u < 113u << 23) { /* subnormal or zero: let an addition do the rounding */
+		} else if (u < 113u << 23) { /* subnormal or zero: adding 0.5 rounds the number to fp16's last place */
 			float f;
 			memcpy(&f, &u, 4);
 			f += 0.5f;
@@ -274,9 +280,9 @@ INLINE void v_load_pairs(const void *p, vf *ret_first, vf *ret_second)
 }
 
 /*
- * Adds to `sum`, in each lane, the products of the bytes of u[0, n), integers of up to 15, with signed bytes that all
- * lanes share: 4 for u[0], those for u[1] `stride` bytes further on, and so on. n is at most 8, so that all but the
- * last addition fit in 16 bits.
+ * Adds to `sum`, in each lane, the products of the lane's bytes of u[0, n), which are integers of up to 15, with signed
+ * bytes that are the same for all lanes. The 4 bytes for u[0] are at s, those for u[1] `stride` bytes after them, and
+ * so on. n is at most 8, so that the sums of pairs fit in 16 bits until the last addition.
  */
 INLINE vi v_dot_bytes(const int n, const vi *u, const int8_t *s, size_t stride, vi sum)
 {
@@ -306,18 +312,19 @@ INLINE vi v_dot_bytes(const int n, const vi *u, const int8_t *s, size_t stride, 
 /* ---- exp2 ------------------------------------------------------------------------------------ */
 
 /*
- * x = n + f with n whole and |f| <= 1/2; 2^f by its minimax polynomial of degree 6 (relative error
- * 2e-9), times 2^n. Results below the smallest normal number may be flushed to 0.
+ * 2^x: with x = n + f, n a whole number and |f| <= 1/2, 2^f is computed by its minimax polynomial of degree 6 (relative
+ * error 2e-9) and multiplied by 2^n. Results below the smallest normal number may be flushed to 0.
  */
 INLINE vf v_exp2(vf x)
 {
 #if defined SKV_AVX512
-	x = v_max(v_set(-150), x); /* this order keeps a NaN */
+	x = v_max(v_set(-150), x); /* the arguments are in this order because v_max() keeps a NaN in the second one */
 	vf n = (vf)_mm512_roundscale_ps((__m512)x, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC);
 #else
 	vi tiny = x < -126;
 	x = v_max(v_set(-126), x);
-	const vf magic = v_set(0x1.8p23f); /* adding it leaves no room for fraction bits */
+	/* adding the number leaves no room for fraction bits, which rounds to a whole number */
+	const vf magic = v_set(0x1.8p23f);
 	vf n = (x + magic) - magic;
 #endif
 	vf f = x - n;
@@ -330,7 +337,7 @@ INLINE vf v_exp2(vf x)
 #if defined SKV_AVX512
 	return (vf)_mm512_scalef_ps((__m512)p, (__m512)n);
 #else
-	vu exponent = (vu)(x + magic) << 23; /* n is in the low bits of x + magic */
+	vu exponent = (vu)(x + magic) << 23; /* the low bits of x + magic are n */
 	return (vf)((vi)((vu)p + exponent) & ~tiny);
 #endif
 }
@@ -338,10 +345,10 @@ INLINE vf v_exp2(vf x)
 /* ---- across lanes ---------------------------------------------------------------------------- */
 
 /*
- * Shuffles of two vectors, picked so that each is one instruction. Within every group of four lanes:
+ * Shuffles of two vectors a and b, chosen so that each is one instruction. Within every group of four lanes:
  *   v_lo1, v_hi1   a0 b0 a1 b1 and a2 b2 a3 b3
  *   v_lo2, v_hi2   a0 a1 b0 b1 and a2 a3 b2 b3
- * and of whole groups (VL = 16; with two groups, a0 b0 and a1 b1):
+ * Shuffles of whole groups of four lanes (VL = 16; with the two groups of VL = 8, a0 b0 and a1 b1):
  *   v_lo4, v_hi4   a0 a2 b0 b2 and a1 a3 b1 b3
  */
 #define V_SHUFFLE(name, ...)                                                                                 \
@@ -370,7 +377,7 @@ V_SHUFFLE(v_lo2, 0, 1, 4, 5)
 V_SHUFFLE(v_hi2, 2, 3, 6, 7)
 #endif
 
-/* Folding adds up lanes, or takes the maximum of them. */
+/* Folding reduces several lanes to one: their sum, or their maximum. */
 enum v_op { V_SUM, V_MAX };
 
 INLINE vf v_op(enum v_op op, vf a, vf b)
@@ -378,7 +385,9 @@ INLINE vf v_op(enum v_op op, vf a, vf b)
 	return op == V_SUM ? a + b : v_max(a, b);
 }
 
-/* Lane 4g + i of the result is group g of the ith vector. */
+/*
+ * Folds the groups of four lanes of four vectors: lane 4g + i of the result is the fold of group g of the i-th vector.
+ */
 INLINE vf v_fold_groups(enum v_op op, vf a, vf b, vf c, vf d)
 {
 	vf ab = v_op(op, v_lo1(a, b), v_hi1(a, b)), cd = v_op(op, v_lo1(c, d), v_hi1(c, d));
@@ -401,7 +410,7 @@ INLINE vf v_fold_rows(enum v_op op, const vf r[VL])
 	return x[0];
 }
 
-/* Lane i takes the value of lane i xor h. */
+/* v_mirror_h: lane i of the result is lane i xor h of the vector. */
 #define V_MIRROR(name, ...)                                                                                  \
 	INLINE vf name(vf a)                                                                                 \
 	{                                                                                                    \
@@ -421,7 +430,7 @@ V_MIRROR(v_mirror1, 1, 0, 3, 2)
 V_MIRROR(v_mirror2, 2, 3, 0, 1)
 #endif
 
-/* Number of lanes that are set in a mask. */
+/* Returns the number of lanes that are set in a mask. */
 INLINE uint32_t v_count(vi mask)
 {
 #if defined SKV_AVX512
@@ -433,7 +442,10 @@ INLINE uint32_t v_count(vi mask)
 #endif
 }
 
-/* Writes the lanes of v where mask is set, one after the other, and nothing beyond them. Returns their number. */
+/*
+ * Writes the lanes of v where the mask is set, one after the other, and nothing after them. Returns the number of lanes
+ * written.
+ */
 INLINE uint32_t v_compress(uint32_t *to, vi v, vi mask)
 {
 	uint32_t n = v_count(mask);
@@ -442,7 +454,7 @@ INLINE uint32_t v_compress(uint32_t *to, vi v, vi mask)
 	_mm512_mask_storeu_epi32(to, (__mmask16)((1u << n) - 1), packed);
 #elif defined SKV_AVX2
 	unsigned bits = (unsigned)_mm256_movemask_ps((__m256)mask);
-	for (uint32_t m = 0; m < n; m++, bits &= bits - 1) /* usually few */
+	for (uint32_t m = 0; m < n; m++, bits &= bits - 1) /* usually few lanes are set */
 		to[m] = (uint32_t)v[__builtin_ctz(bits)];
 #else
 	for (uint32_t i = 0, m = 0; m < n; i++) {
@@ -453,7 +465,7 @@ INLINE uint32_t v_compress(uint32_t *to, vi v, vi mask)
 	return n;
 }
 
-/* Folds each run of `width` lanes (a power of two): all of its lanes get the sum (maximum). */
+/* Folds each run of `width` lanes (a power of two): all lanes of a run get the run's sum (maximum). */
 INLINE vf v_fold_runs(enum v_op op, vf a, const int width)
 {
 	if (width > 1)
@@ -471,7 +483,7 @@ INLINE vf v_fold_runs(enum v_op op, vf a, const int width)
 	return a;
 }
 
-/* The sum of n floats, a multiple of VL, always in the same order. */
+/* Returns the sum of n floats (n is a multiple of VL), always added in the same order. */
 INLINE float v_sum_row(const float *x, uint32_t n)
 {
 	vf sum = {0};
@@ -499,7 +511,7 @@ INLINE vf v_hadamard(vf a)
 INLINE void v_transpose(vf r[VL])
 {
 	UNROLL
-	for (int i = 0; i < VL; i += 4) { /* transpose 4 x 4 blocks in each group of lanes */
+	for (int i = 0; i < VL; i += 4) { /* transposes the blocks of 4 x 4 floats in each group of four lanes */
 		vf a = v_lo1(r[i], r[i + 1]), b = v_hi1(r[i], r[i + 1]);
 		vf c = v_lo1(r[i + 2], r[i + 3]), d = v_hi1(r[i + 2], r[i + 3]);
 		r[i] = v_lo2(a, c);
@@ -528,8 +540,8 @@ INLINE void v_transpose(vf r[VL])
 }
 
 /*
- * Loads 16 bytes of each of VL / 4 rows, `stride` apart: one row in each group of lanes. Does not go through memory,
- * because a vector load soon after stores of its parts stalls.
+ * Loads 16 bytes of each of VL / 4 rows, `stride` bytes apart: one row into each group of four lanes. The rows are not
+ * assembled in memory, because a vector load soon after stores of its parts stalls.
  */
 INLINE vf v_load_groups(const uint8_t *row, size_t stride)
 {
@@ -549,7 +561,7 @@ INLINE vf v_load_groups(const uint8_t *row, size_t stride)
 #endif
 }
 
-/* Loads 16 bytes of VL rows, `stride` apart: lane i of column[j] gets bytes [4j, 4j + 4) of row i. */
+/* Loads 16 bytes of each of VL rows, `stride` bytes apart: lane i of column[j] gets bytes [4j, 4j + 4) of row i. */
 INLINE void v_load_columns(const uint8_t *row, size_t stride, vi column[4])
 {
 	vf r[4];

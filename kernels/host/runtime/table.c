@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/runtime/table.c - one ISA's table of kernels. */
+/* kernels/host/runtime/table.c - the table of kernels (struct skv_kernels) of one instruction set. */
 #include "kernels/host/compress/compress.h"
 #include "kernels/host/decode/decode.h"
 #include "kernels/host/evict/evict.h"
@@ -11,13 +11,13 @@
 #define NAME2(isa) #isa
 #define NAME(isa) NAME2(isa)
 
-/* The functions use the workspace one at a time, each from its start. */
+/* Returns the most that any kernel needs: only one kernel at a time uses the workspace, from its start. */
 static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len,
                          int threads)
 {
 	const size_t bytes[] = {
 		ISA(decode_bytes)(sh, n_seqs, max_len),
-		ISA(prefill_bytes)(sh, n_seqs, threads), /* append and bounds take less */
+		ISA(prefill_bytes)(sh, n_seqs, threads), /* append() and update_bounds() need less */
 		ISA(union_bytes)(n_seqs, max_len, threads),
 		ISA(accumulate_bytes)(sh, n_seqs, n_rows, threads),
 		ISA(rank_bytes)(max_len, threads),
@@ -81,5 +81,8 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.decompress = ISA(decompress),
 	.load_rows = ISA(load_rows),
 	.store_rows = ISA(store_rows),
-	/* no decode_latent: decompressed rows are read from the cache at once, and Dec takes most of the time */
+	/*
+	 * There is no decode_latent: decompressed rows are read back from the processor's cache at once, and decoding
+	 * takes most of the time.
+	 */
 };

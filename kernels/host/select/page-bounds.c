@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/select/page-bounds.c - bounds of pages' keys, and scores of pages by them (Quest).
+ * kernels/host/select/page-bounds.c - makes page bounds, the minima and maxima of a page's keys, and scores pages by
+ * them (Quest).
  *
- * Bounds are minima and maxima of values in the pool, so its dtype represents them exactly. Exception: small values in
- * fp8, which are rounded outwards. Bounds are always made from all rows of a page, never from the result of an earlier
- * call.
+ * Page bounds are minima and maxima of values in the pool, so the pool's dtype represents them exactly. Exception:
+ * small values in fp8 are rounded outwards. Bounds are always made from all rows of a page, never from the bounds that
+ * an earlier call made.
  */
 #include "kernels/host/select/select.h"
 #include "kernels/evict.h"
@@ -12,15 +13,18 @@
 #include "kernels/host/runtime/simd.h"
 #include <math.h>
 
-#define QUERIES 4 /* queries scored at a time: each value read from a page serves all of them */
+#define QUERIES 4 /* number of queries scored at a time: a value that is read from a page serves all of them */
 
 /* ---- update ---------------------------------------------------------------------------------- */
 
 struct update_params {
 	const struct skv_shape *sh;
 	const struct skv_batch *batch;
-	const struct skv_slot_mapping *slots; /* or NULL */
-	/* items before sequence i; an item is a page; with slots the first item is the page of each kv head's slot */
+	const struct skv_slot_mapping *slots; /* NULL: a token's slot is its position */
+	/*
+	 * [n + 1]: number of work items before those of sequence i; an item is a page; with slots, a sequence's first
+	 * item is the page of each kv head's slot
+	 */
 	uint32_t *first;
 };
 
@@ -46,8 +50,8 @@ INLINE void bound_rows(uint32_t dtype, const uint8_t *rows, uint32_t n, uint32_t
 }
 
 /*
- * The maxima of -x and of x are rounded up, so that the bounds hold; then the signs of the former are flipped, which
- * gives the minima.
+ * Makes the bounds of fp8 rows: the maxima of -x and of x are rounded up, so that the bounds hold; then the signs of
+ * the maxima of -x are flipped, which makes them minima.
  */
 static void bound_fp8_rows(const struct skv_shape *sh, const uint8_t *rows, uint32_t n, uint8_t *low, uint8_t *high)
 {
@@ -86,7 +90,7 @@ static void update_page(const struct skv_shape *sh, const struct skv_kseq *s, ui
 		BY_DTYPE(sh->dtype, bound_rows, rows, tokens, sh->head_dim, low, high);
 }
 
-/* Does the sequence's new token go into the slots that alloc_slots() chose? */
+/* Is the sequence's new token stored in the slots that alloc_slots() chose? */
 static bool in_slots(const struct update_params *u, const struct skv_kseq *s)
 {
 	return u->slots && s->n_q == 1;
@@ -115,8 +119,8 @@ static void update_item(void *ctx, uint32_t item, int thread)
 }
 
 /*
- * Items of a sequence. With slots, the pages other than that of the new token are full and already have their bounds.
- * They are made again only if n_state is above 1.
+ * Returns the number of work items of a sequence. With slots, all pages except that of the new token are full and
+ * already have their bounds. The bounds of these pages are made again only if n_state is above 1.
  */
 static uint32_t items_of(const struct update_params *u, const struct skv_kseq *s)
 {
@@ -146,12 +150,12 @@ struct score_params {
 	const struct skv_batch *batch;
 	const float *q;
 	const struct skv_scores *scores;
-	uint32_t reduce; /* enum skv_reduce */
-	uint32_t heads;  /* queries scored for a kv head: its GQA group, or 1 for the mean */
-	uint32_t *first; /* items before sequence i; an item is a state page */
+	uint32_t reduce; /* enum skv_reduce: how the scores of q heads are combined */
+	uint32_t heads;  /* number of queries scored for a kv head: that of its GQA group, or 1 for the group's mean */
+	uint32_t *first; /* [n + 1]: number of work items before those of sequence i; an item is a state page */
 };
 
-/* Query number g of kv head h: a row of q, or the mean of the group's rows, stored in `mean`. */
+/* Returns query number g of kv head h: a row of q, or the mean of the group's rows, which is stored in `mean`. */
 static const float *query(const struct score_params *x, const struct skv_kseq *s, uint32_t h, uint32_t g, float *mean)
 {
 	const uint32_t dim = x->sh->head_dim, group = x->sh->n_heads / x->sh->n_kv_heads;
@@ -168,7 +172,10 @@ static const float *query(const struct score_params *x, const struct skv_kseq *s
 	return mean;
 }
 
-/* Upper bounds of q·k over keys between the two bounds, for n queries, whose rows are `dim` apart. */
+/*
+ * Computes upper bounds of q·k over all keys between the rows of bounds `low` and `high`, for n queries, whose rows are
+ * dim elements apart.
+ */
 INLINE void score_rows(uint32_t dtype, const struct skv_shape *sh, const int n, const float *q, const uint8_t *low, const uint8_t *high,
                        float *ret)
 {
@@ -212,7 +219,10 @@ static void score_page(const struct skv_shape *sh, uint32_t n, const float *q, s
 	BY_DTYPE(sh->dtype, score_typed, sh, n, q, low, high, ret);
 }
 
-/* Reduces the score u of query `at`, counted over all kv heads, into its row of scores. */
+/*
+ * Combines the score u of a query with those of the other queries that share its row of scores. `at` is the query's
+ * number, counted over all kv heads.
+ */
 static void reduce(const struct score_params *x, uint32_t i, uint32_t at, uint32_t page, float u)
 {
 	const uint32_t per_row = x->sh->n_kv_heads * x->heads / x->scores->rows;
@@ -226,7 +236,10 @@ static void reduce(const struct score_params *x, uint32_t i, uint32_t at, uint32
 		*score += u;
 }
 
-/* Scores pages [from, to), whose bounds are in one state page, for queries [g, g + n) of kv head h. */
+/*
+ * Scores pages [from, to), whose bounds are in one state page, for queries [g, g + n) of kv head h, and combines the
+ * scores.
+ */
 static void score_queries(const struct score_params *x, const struct skv_kseq *s, uint32_t i, uint32_t h, uint32_t g,
                           uint32_t n, uint32_t from, uint32_t to)
 {

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/select/recall.c - attention recall: the share of the weight on what a layer attended to.
+ * kernels/host/select/recall.c - attention recall: the share of the softmax weight that is on the tokens or pages that
+ * a layer attended to.
  *
- * Weights are sums over heads from a dense pass; an item is a sequence. Recall is computed in few steps only, so the
- * code is not optimized.
+ * The weights come from a dense decode pass, summed over heads; a work item is a sequence. Only few steps compute
+ * recall, so this code is not optimized.
  */
 #include "kernels/host/select/select.h"
 

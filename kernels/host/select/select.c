@@ -2,9 +2,10 @@
 /*
  * kernels/host/select/select.c - top-k selection of pages or tokens by a layer's attention scores.
  *
- * Below, an entry is a page or a token. An item is one list: the pinned entries, the best of the middle, the recent
- * entries. The list ascends because these three follow each other. It does not contain evicted pages or their tokens.
- * The best of the middle are those of one row of scores, or the union of those of several rows.
+ * In this file an entry is a page or a token, and a work item is one list. A list has the pinned entries, which come
+ * first in the sequence, then the best of the entries in the middle, then the most recent entries; so the list ascends.
+ * A list does not contain evicted pages or their tokens. The best entries of the middle are chosen by one row of
+ * scores, or are the union of those chosen by several rows.
  */
 #include <math.h>
 #include "kernels/compress.h"
@@ -17,9 +18,9 @@ struct select_params {
 	const struct skv_select *sel;
 	const struct skv_index_list *list;
 	bool tokens;
-	uint32_t per_page; /* entries of a page */
-	uint32_t united;   /* rows of scores that a list unites */
-	struct per_thread space; /* workspace of a top-k; with united rows also a byte for each entry */
+	uint32_t per_page; /* number of entries of a page */
+	uint32_t united;   /* number of rows of scores whose selections one list unites */
+	struct per_thread space; /* workspace of a top-k; if rows are united, also a byte for each entry */
 };
 
 void ISA(mask_holes)(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t per_page, uint32_t from, uint32_t to,
@@ -34,7 +35,10 @@ void ISA(mask_holes)(const struct skv_shape *sh, const struct skv_kseq *s, uint3
 	}
 }
 
-/* Appends the entries [from, to) of present pages to the `count` ids so far; returns the new count. */
+/*
+ * Appends those of the entries [from, to) that are in pages that can be attended to, to the `count` ids so far; returns
+ * the new count.
+ */
 static uint32_t take(const struct select_params *x, const struct skv_kseq *s, uint32_t from, uint32_t to, uint32_t *ids,
                      uint32_t count)
 {
@@ -44,7 +48,7 @@ static uint32_t take(const struct select_params *x, const struct skv_kseq *s, ui
 	return count;
 }
 
-/* Lists the best of the middle by one row of scores; returns their number. */
+/* Lists the best entries of the middle by one row of scores in ids; returns their number. */
 static uint32_t best_of(const struct select_params *x, const struct skv_kseq *s, const struct skv_topk_counts *c, size_t row,
                         uint32_t *ids, uint32_t *workspace)
 {
@@ -60,7 +64,10 @@ static uint32_t best_of(const struct select_params *x, const struct skv_kseq *s,
 	return best;
 }
 
-/* Lists the best of the middle by any of a list's rows of scores, from `row` on; returns their number. */
+/*
+ * Lists the entries of the middle that are among the best by at least one of the list's rows of scores, from `row` on;
+ * returns their number.
+ */
 static uint32_t best_of_any(const struct select_params *x, const struct skv_kseq *s, const struct skv_topk_counts *c,
                             size_t row, uint32_t *ids, uint32_t *workspace)
 {

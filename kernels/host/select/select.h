@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/select/select.h - the kernels of selection, for one ISA; see kernels.h. */
+/* kernels/host/select/select.h - the kernels of selection, for one instruction set; kernels.h says what each does. */
 #ifndef SKV_HOST_SELECT_H
 #define SKV_HOST_SELECT_H
 
@@ -21,13 +21,16 @@ void ISA(select_union)(const struct skv_shape *, const struct skv_batch *, const
 void ISA(recall)(const struct skv_shape *, const struct skv_batch *, const struct skv_scores *,
                  const struct skv_attended *, float *ret, const struct skv_workspace *);
 
-/* Sets the scores of those entries [from, to) that are in evicted pages to -infinity; a page has per_page entries. */
+/*
+ * Sets the scores of entries [from, to) that are in evicted pages to -infinity. An entry is a page or a token; per_page
+ * is the number of entries of a page.
+ */
 void ISA(mask_holes)(const struct skv_shape *, const struct skv_kseq *, uint32_t per_page, uint32_t from, uint32_t to,
                      float *score);
 
-/* Upper bounds of the workspace in bytes. */
+/* Return upper bounds of the bytes of workspace that these kernels need. */
 size_t ISA(select_bytes)(uint32_t max_len, int threads);
 size_t ISA(update_sketches_bytes)(const struct skv_shape *, uint32_t n_seqs);
 size_t ISA(score_sketches_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
-size_t ISA(union_bytes)(uint32_t n_seqs, uint32_t max_len, int threads); /* more than select_bytes() */
+size_t ISA(union_bytes)(uint32_t n_seqs, uint32_t max_len, int threads); /* includes select_bytes() */
 #endif

@@ -2,27 +2,32 @@
 /*
  * kernels/host/select/sketch-scores.c - scores of tokens by the sketches of their keys (see kernels/select.h).
  *
- * A query is rotated like the keys, and rounded to 8 bits. A score is then a sum of products of integers, the same on
- * every ISA, times the scales of the token and of the query. VL rows are scored at a time, each in a lane: 4 bytes of
- * each row make a vector, which is unpacked once for several q heads.
+ * A query is rotated like the keys, and rounded to 8 bits. The score of a token is then a sum of products of integers,
+ * the same on every instruction set, times the scales of the token and of the query. The codes of VL tokens are scored
+ * at a time, each token in a lane: 4 bytes of each token's codes make a vector, which is unpacked once for several q
+ * heads.
  *
- * A sequence is read once, in chunks, and all scores are stored. The scores of a sample give a head's denominator. Then
- * weights are computed and reduced over heads. Tokens with equal scores have equal weights, whatever their chunks are;
- * of these the older one is selected.
+ * The sketches of a sequence are read once, in chunks of tokens, and all scores are stored. Then the scores of a sample
+ * of tokens give the softmax denominator of each head. Finally weights are computed and reduced over heads. Tokens with
+ * equal scores have equal weights, whatever chunks they are in, so that a selection takes the older one.
  */
 #include "kernels/host/runtime/logits.h"
 #include "kernels/host/select/sketch.h"
 
-#define CHUNK 256u /* tokens of an item */
+#define CHUNK 256u /* tokens of a chunk, which is a work item */
 #define CHUNK_PAGES (CHUNK / SKV_PAGE_TOKENS)
-#define HEADS 4 /* q heads scored at a time */
+#define HEADS 4 /* number of q heads scored at a time */
 
-/* The query of a q head of a sequence, as integers, and the factors that turn integer sums into scores. */
+/*
+ * The rotated query of a sequence's q head, as integers, and the numbers that turn sums of integer products into
+ * scores.
+ */
 struct query {
-	float unit;   /* factor of a sum, in units of log2 */
-	float bias;   /* subtracted from a sum, because codes are unsigned */
-	float lse;    /* log2 of the denominator */
-	float base;   /* added to a score: the contribution of the keys' mean, where the softmax depends on it */
+	float unit;   /* factor that turns a sum into a score, in units of log2 */
+	float bias;   /* number subtracted from a sum, because codes are unsigned */
+	float lse;    /* log2 of the softmax denominator */
+	/* number added to a score: the contribution of the keys' mean c, where the softmax depends on it */
+	float base;
 	int8_t u[SKV_MAX_HEAD_DIM];
 };
 
@@ -32,10 +37,10 @@ struct score_params {
 	const struct skv_batch *batch;
 	const float *q;
 	const struct skv_scores *scores;
-	struct query *query; /* [seq][q head] */
-	float *score;        /* [seq][q head][stride] */
+	struct query *query; /* [seq][q head]: rotated queries */
+	float *score;        /* [seq][q head][stride]: scores of tokens */
 	uint32_t stride;
-	uint32_t *first; /* items before sequence i; an item is a chunk */
+	uint32_t *first; /* [n + 1]: number of work items before those of sequence i; an item is a chunk */
 	float signs[SKV_MAX_HEAD_DIM];
 };
 
@@ -50,7 +55,10 @@ INLINE float dot(uint32_t dtype, const uint8_t *row, const float *q, uint32_t di
 	return v_fold_runs(V_SUM, sum, VL)[0];
 }
 
-/* scale q·c. A plain softmax does not depend on it, but a softcap and a sink do. */
+/*
+ * Returns scale q·c, where c is the mean of the first page's keys, in units of log2. A plain softmax does not depend on
+ * this number, but a softcap and a sink do.
+ */
 static float base_of(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, const float *q)
 {
 	const skv_pte entry = skv_layer_table(sh, s)[0];
@@ -93,8 +101,8 @@ static void query_item(void *ctx, uint32_t item, int thread)
 /* ---- scores ---------------------------------------------------------------------------------- */
 
 /*
- * Where the sketches of a page's tokens are: kv head 0's part of their state page, or NULL, and the index of the first
- * token in it.
+ * The place of the sketches of a page's tokens: kv head 0's part of the state page that has them (NULL: there are no
+ * sketches), and the index of the page's first token in the part.
  */
 struct spot {
 	const uint8_t *part;
@@ -111,9 +119,9 @@ static struct spot spot_of(const struct score_params *x, const struct skv_kseq *
 }
 
 /*
- * Adds to sum[g] the products of query q[g] and VL rows of codes, `each` bytes apart. The first `stride` bytes of a row
- * hold `width` bits of each element, which count times 1 << shift. Loads up to 12 bytes past the last row: other rows
- * or scales.
+ * Adds to sum[g], in VL lanes, the dot product of query q[g] with the codes of each of VL tokens, whose rows of codes
+ * are `each` bytes apart. The first `stride` bytes of a row hold `width` bits of each element's code, with the weight 1
+ * << shift. The function loads up to 12 bytes after the last row, which belong to other rows or to scales.
  */
 INLINE void add_codes(const uint8_t *row, uint32_t each, uint32_t stride, const int width, const int shift, const int n,
                       const struct query *q, vi *sum)
@@ -135,7 +143,10 @@ INLINE void add_codes(const uint8_t *row, uint32_t each, uint32_t stride, const 
 	}
 }
 
-/* Scores VL tokens with these codes and scales for n queries; the scores of query g go to to[g * stride] and on. */
+/*
+ * Scores VL tokens, whose codes and scales are at `row` and `scale`, for n queries; the scores for query g are written
+ * to to[g * stride] and after.
+ */
 INLINE void score_rows(const uint8_t *row, const uint8_t *scale, uint32_t dim, const int bits, const int n, const struct query *q,
                        float *to, uint32_t stride)
 {
@@ -152,8 +163,8 @@ INLINE void score_rows(const uint8_t *row, const uint8_t *scale, uint32_t dim, c
 }
 
 /*
- * Prefetches the codes and scales of a page's tokens: hardware prefetching does not reach from one kv head's part to
- * the next.
+ * Prefetches the codes and scales of a page's tokens for a kv head, because the processor's own prefetching does not
+ * reach from one kv head's part of a state page to the next.
  */
 INLINE void prefetch(const struct sketch_layout *l, const uint8_t *part, uint32_t at)
 {
@@ -162,7 +173,7 @@ INLINE void prefetch(const struct sketch_layout *l, const uint8_t *part, uint32_
 	__builtin_prefetch(part + l->scales + at * 2);
 }
 
-/* Scores the tokens of the pages that have sketches, for n q heads from `head` on. */
+/* Scores the tokens of those pages that have sketches, for n q heads from `head` on. */
 INLINE void score_heads(const struct score_params *x, const struct spot *spot, uint32_t pages, uint32_t i, uint32_t head,
                         const int bits, const int n, float *to)
 {
@@ -175,7 +186,7 @@ INLINE void score_heads(const struct score_params *x, const struct spot *spot, u
 		if (!spot[p].part)
 			continue;
 		const uint8_t *codes = spot[p].part + part;
-		/* for the next kv head; after the last one it is useless but harmless */
+		/* for the next kv head; after the last kv head the prefetch is useless but harmless */
 		prefetch(l, codes + l->head_bytes, spot[p].at);
 		for (uint32_t t = spot[p].at; t < spot[p].at + SKV_PAGE_TOKENS; t += VL)
 			score_rows(codes + (size_t)t * l->row, codes + l->scales + t * 2, sh->head_dim, bits, n, q,
@@ -225,7 +236,8 @@ static void score_item(void *ctx, uint32_t item, int thread)
 		for (const uint32_t end = head + n; head < end; head++, score += x->stride) {
 			if (sh->softcap > 0)
 				cap_scores(score, pages * SKV_PAGE_TOKENS, softcap_of(sh));
-			for (uint32_t p = 0; p < pages; p++) /* after the softcap, which makes -infinity finite */
+			/* masking must follow the softcap, which makes -infinity finite */
+			for (uint32_t p = 0; p < pages; p++)
 				if (!spot[p].part)
 					no_scores(score, p * SKV_PAGE_TOKENS, (p + 1) * SKV_PAGE_TOKENS);
 			no_scores(score, tokens, pages * SKV_PAGE_TOKENS);
@@ -235,7 +247,10 @@ static void score_item(void *ctx, uint32_t item, int thread)
 
 /* ---- weights --------------------------------------------------------------------------------- */
 
-/* Copies the scores of a head's sample, two for each pair, and -infinity up to a whole vector; returns their number. */
+/*
+ * Copies the scores of a head's sample of tokens to ret, two for each pair, then -infinity up to a whole vector.
+ * Returns the number of floats written.
+ */
 static uint32_t sample_of(const float *score, uint32_t len, float *ret)
 {
 	const uint32_t pairs = skv_sketch_pairs(len);
@@ -251,7 +266,10 @@ static uint32_t sample_of(const float *score, uint32_t len, float *ret)
 	return n;
 }
 
-/* Computes a q head's denominator from a sample; 1 if no token of the sample has a sketch. */
+/*
+ * A work item: computes log2 of a q head's softmax denominator from its sample; 0 (a denominator of 1) if no token of
+ * the sample has a sketch.
+ */
 static void denominator_item(void *ctx, uint32_t item, int thread)
 {
 	const struct score_params *x = ctx;
@@ -285,7 +303,7 @@ static void weigh_item(void *ctx, uint32_t item, int thread)
 		const size_t r = (size_t)i * rows + row;
 		const struct query *q = &x->query[r * each];
 		float *score = x->score + r * each * x->stride;
-		/* without a buffer for weights, they replace the scores of the row's first head */
+		/* without a buffer for weights, the weights replace the scores of the row's first head */
 		float *weight = x->scores->token ? x->scores->token + r * x->scores->token_stride : score;
 		for (uint32_t t = from; t < to; t += VL) {
 			vf w = {0};
@@ -296,7 +314,7 @@ static void weigh_item(void *ctx, uint32_t item, int thread)
 			v_storef(weight + t, w);
 		}
 		for (uint32_t t = from; len < SKV_PAGE_TOKENS && t < len; t++)
-			weight[t] = 1; /* there are no sketches yet */
+			weight[t] = 1; /* a sequence of less than a page has no sketches yet */
 		for (uint32_t t = from; x->scores->page && t < to; t += SKV_PAGE_TOKENS)
 			x->scores->page[r * x->scores->page_stride + t / SKV_PAGE_TOKENS] = v_sum_row(weight + t, SKV_PAGE_TOKENS);
 	}

@@ -6,12 +6,15 @@ struct update_params {
 	const struct skv_shape *sh;
 	struct sketch_layout layout;
 	const struct skv_batch *batch;
-	float *mean;     /* [seq][kv head][head_dim] */
-	uint32_t *first; /* items before sequence i; an item is a page */
+	float *mean;     /* [seq][kv head][head_dim]: means of the first page's keys */
+	uint32_t *first; /* [n + 1]: number of work items before those of sequence i; an item is a page */
 	float signs[SKV_MAX_HEAD_DIM];
 };
 
-/* The first token of a sequence that gets a sketch now. Tokens of the first page get theirs when it is full. */
+/*
+ * Returns the first token of a sequence whose sketch this call makes. Tokens of the first page get their sketches when
+ * that page is full.
+ */
 static uint32_t sketched_from(const struct skv_kseq *s)
 {
 	const uint32_t from = s->len - s->n_state;
@@ -36,7 +39,7 @@ INLINE void mean_of(uint32_t dtype, const struct skv_shape *sh, const uint8_t *r
 	}
 }
 
-/* The mean of a head's first page of keys; zeros if it was evicted or is not full. */
+/* A work item: computes the mean of the keys in a head's first page; zeros if that page was evicted or is not full. */
 static void mean_item(void *ctx, uint32_t item, int thread)
 {
 	const struct update_params *u = ctx;
@@ -52,7 +55,10 @@ static void mean_item(void *ctx, uint32_t item, int thread)
 		BY_DTYPE(sh->dtype, mean_of, sh, skv_page_k(sh, entry, item % sh->n_kv_heads), mean);
 }
 
-/* Packs `width` bits of each code, from bit `shift` on, a word of 4 codes at a time. */
+/*
+ * Packs `width` bits of each code, from bit `shift` of the code on, into dim * width / 8 bytes; 4 codes are packed at a
+ * time, as a word.
+ */
 INLINE void pack(uint8_t *to, const uint8_t *code, uint32_t dim, const uint32_t width, const uint32_t shift)
 {
 	const uint32_t stride = dim * width / 8, mask = ((1u << width) - 1) * 0x01010101u;
@@ -77,8 +83,9 @@ static uint16_t to_bf16(float x)
 }
 
 /*
- * Returns the codes of VL elements of a rotated key, and the values of the codes. Adding `magic` leaves no room for
- * fraction bits, so the code is in the lowest bits. The code of a NaN is 0, or its sign with 1 bit.
+ * Returns the codes of VL elements of a rotated key, and the values of the codes in *ret_value. Adding `magic` leaves
+ * no room for fraction bits, so the sum's lowest bits are the code. The code of a NaN is 0; with 1 bit, it is the NaN's
+ * sign.
  */
 INLINE vi codes_of(vf x, const int bits, float inverse, vf *ret_value)
 {
@@ -95,7 +102,7 @@ INLINE vi codes_of(vf x, const int bits, float inverse, vf *ret_value)
 	return code;
 }
 
-/* Encodes a rotated key. The scale is a NaN if an element is one. */
+/* Encodes a rotated key as a sketch: a row of codes and a scale. The scale is a NaN if an element of the key is one. */
 INLINE void encode(const vf *x, uint32_t dim, const int bits, uint8_t *row, uint16_t *scale)
 {
 	static const float steps[] = {0, 0, 1, 0.586f, 0.335f};
@@ -116,7 +123,9 @@ INLINE void encode(const vf *x, uint32_t dim, const int bits, uint8_t *row, uint
 	*scale = to_bf16(v_fold_runs(V_SUM, dot, VL)[0] / v_fold_runs(V_SUM, norm, VL)[0]);
 }
 
-/* Makes the sketches of n keys; the codes and scale of the first one go to `row` and `scale`. */
+/*
+ * Makes the sketches of n consecutive keys; the codes and the scale of the first key are written to `row` and `scale`.
+ */
 INLINE void update_rows(uint32_t dtype, const struct update_params *u, const uint8_t *key, uint32_t n, const float *mean, uint8_t *row,
                         uint16_t *scale)
 {

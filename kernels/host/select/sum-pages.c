@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/select/sum-pages.c - sums of token scores over pages. */
+/* kernels/host/select/sum-pages.c - sums the scores of tokens over each page. */
 #include "kernels/host/runtime/simd.h"
 #include "kernels/host/select/select.h"
 
@@ -8,7 +8,7 @@ struct sum_params {
 	const struct skv_scores *scores;
 };
 
-/* Sums one row of scores of a sequence. */
+/* A work item: sums one row of scores of a sequence. */
 static void sum_item(void *ctx, uint32_t item, int thread)
 {
 	const struct sum_params *x = ctx;

@@ -1,15 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * kernels/host/select/topk-key.h - top-k by score, with ties broken by position. Both are in one 64-bit key, the order
- * of the score above, the position below. So no two keys are equal, and one threshold separates the k best from the
- * others.
+ * kernels/host/select/topk-key.h - top-k by score, where ties are broken by position. Score and position are in one
+ * 64-bit key: the upper half orders by score, the lower half by position. So no two keys are equal, and one threshold
+ * separates the k best from the others.
  */
 #ifndef SKV_HOST_TOPK_KEY_H
 #define SKV_HOST_TOPK_KEY_H
 
 #include "kernels/host/runtime/host.h"
 
-/* Maps scores to integers of the same order; -infinity and NaN to 0, below all others. -0 and 0 are the same. */
+/*
+ * Maps scores to integers of the same order; -infinity and NaNs become 0, below all other scores. -0 and 0 become the
+ * same integer.
+ */
 static inline uint32_t score_key(float x)
 {
 	uint32_t u;
@@ -20,32 +23,38 @@ static inline uint32_t score_key(float x)
 }
 
 /*
- * Returns the k-th largest of keys[0, n), which it may permute. *k becomes the number of keys equal to it that are
- * among the k largest.
+ * Returns the k-th largest of keys[0, n), and may permute the keys. *k becomes the number of keys among the k largest
+ * that equal the k-th.
  */
 uint32_t ISA(kth)(uint32_t *keys, uint32_t n, uint32_t *k);
-/* Sorts ids[0, n), which ascend, by their scores: largest first, ties by lower id. `workspace` has n elements. */
+/*
+ * Sorts ids[0, n), which must ascend, by their scores: the largest score first, equal scores by lower id. `workspace`
+ * has n elements.
+ */
 void ISA(sort_ids)(const float *score, uint32_t *ids, uint32_t n, uint32_t *workspace);
 
-/* The higher the better. Of equal scores the lower pos is better, or with old_first the higher one. */
+/*
+ * Returns the key of an entry; a higher key is better. Of equal scores the lower pos is better, or with old_first the
+ * higher pos.
+ */
 static inline uint64_t topk_key(float score, uint32_t pos, bool old_first)
 {
 	return (uint64_t)score_key(score) << 32 | (old_first ? pos : ~pos);
 }
 
-/* Keys of the candidates of a top-k. */
+/* The keys of n candidates for a top-k. */
 struct topk_keys {
-	uint64_t *key;  /* [n] */
+	uint64_t *key;  /* [n]: the candidates' keys */
 	uint32_t *part; /* [n]: workspace */
 };
 
-/* Returns a threshold: exactly the k highest of key[0, n) are not below it. 1 <= k < n. */
+/* Returns a threshold such that exactly the k highest of key[0, n) are not below it, for 1 <= k < n. */
 static inline uint64_t threshold_of_some(struct topk_keys *t, uint32_t n, uint32_t k)
 {
 	uint32_t equals = 0;
 	uint64_t low = UINT64_MAX;
 
-	if (n - k == 1) { /* usual in decode steps */
+	if (n - k == 1) { /* the usual case in decode steps: all keys but the lowest are taken */
 		for (uint32_t i = 0; i < n; i++)
 			low = t->key[i] < low ? t->key[i] : low;
 		return low + 1;
@@ -60,7 +69,7 @@ static inline uint64_t threshold_of_some(struct topk_keys *t, uint32_t n, uint32
 	return (uint64_t)score << 32 | ISA(kth)(t->part, equals, &k);
 }
 
-/* The same for any k. */
+/* Returns a threshold such that exactly the k highest of key[0, n) are not below it, for any k; all keys if k >= n. */
 static inline uint64_t topk_threshold(struct topk_keys *t, uint32_t n, uint32_t k)
 {
 	return k == 0 ? UINT64_MAX : k >= n ? 0 : threshold_of_some(t, n, k);

@@ -2,13 +2,14 @@
 /*
  * kernels/host/select/topk.c - radix top-k: the k largest scores, as ascending indices.
  *
- * Floats become unsigned keys in the same order (score_key). Three counting passes over 11, 11 and 10 bits of the keys
- * find the k-th largest one, each among the keys that share the digits found so far. One more pass, in index order,
- * selects the scores above that key and the first ones equal to it. So the work is O(n) for any values, and ties go to
- * the lower index.
+ * Floats become unsigned keys in the same order (score_key). Three counting passes over digits of 11, 11 and 10 bits of
+ * the keys find the k-th largest key; each pass counts only the keys that have the digits found so far. One more pass,
+ * in the order of indices, selects the scores whose keys are above the k-th largest, and the first of those whose keys
+ * equal it. So the work is O(n) for any values, and of equal scores those with the lower index are selected.
  *
- * If few of many are selected, counting all of them is most of the work. Then a sample says which keys are too low to
- * be among the k largest, and only the others are counted. If the sample was wrong, all are counted.
+ * If few of many scores are selected, counting all keys is most of the work. In that case a sample of the keys says
+ * which ones are too low to be among the k largest, and only the other keys are counted. If the sample was wrong, all
+ * keys are counted.
  */
 #include "kernels/host/runtime/simd.h"
 #include "kernels/host/select/topk-key.h"
@@ -16,11 +17,12 @@
 #define DIGIT_BITS 11
 #define DIGITS (1u << DIGIT_BITS)
 #define SAMPLE 512u
-#define IN_VECTORS (VL > 4) /* compressing shorter vectors costs more than it saves */
+#define IN_VECTORS (VL > 4) /* with vectors of 4 lanes, v_compress() costs more than vectors save */
 
 /*
- * For keys[0, n), whose bits above shift + DIGIT_BITS are equal: returns the digit at `shift` of the k-th largest key,
- * still shifted. The keys with that digit move to the front; *k becomes the rank among them, *n their number.
+ * Finds one digit of the k-th largest of keys[0, n), whose bits above shift + DIGIT_BITS are equal: returns the key's
+ * digit at bit `shift`, still shifted. The keys with that digit are moved to the front; *k becomes the rank of the
+ * wanted key among them, *n their number.
  */
 static uint32_t select_digit(uint32_t *keys, uint32_t *n, uint32_t *k, int shift)
 {
@@ -49,7 +51,7 @@ uint32_t ISA(kth)(uint32_t *keys, uint32_t n, uint32_t *k)
 	return key | select_digit(keys, &n, k, 0);
 }
 
-/* score_key() of each lane. */
+/* Computes score_key() of each lane. */
 INLINE vu v_score_key(vf x)
 {
 	const vi u = (vi)(x + 0.0f);
@@ -57,7 +59,10 @@ INLINE vu v_score_key(vf x)
 	return (vu)((u ^ (u >> 31 | INT32_MIN)) & (x > -__builtin_inff()));
 }
 
-/* Writes the keys of score[0, n) that are not below `least` (above 0), in their order. Returns their number. */
+/*
+ * Writes the keys of score[0, n) that are not below `least` (which is above 0) to ret, in the order of the scores.
+ * Returns their number.
+ */
 static uint32_t keys_from(const float *score, uint32_t n, uint32_t least, uint32_t *ret)
 {
 	uint32_t m = 0, i = 0;
@@ -74,7 +79,9 @@ static uint32_t keys_from(const float *score, uint32_t n, uint32_t least, uint32
 	return m;
 }
 
-/* Returns a key above 0 that is most likely not above the k-th largest of score[0, n). */
+/*
+ * Returns a key above 0 that is most likely not above the k-th largest key of score[0, n), as estimated from a sample.
+ */
 static uint32_t likely_below(const float *score, uint32_t n, uint32_t k)
 {
 	uint32_t key[SAMPLE], least, rank;
@@ -83,12 +90,15 @@ static uint32_t likely_below(const float *score, uint32_t n, uint32_t k)
 		return 1;
 	for (uint32_t i = 0; i < SAMPLE; i++)
 		key[i] = score_key(score[(size_t)i * n / SAMPLE]);
-	rank = (uint32_t)((uint64_t)k * SAMPLE * 5 / 4 / n) + 16; /* more than four standard deviations */
+	rank = (uint32_t)((uint64_t)k * SAMPLE * 5 / 4 / n) + 16; /* the margin is more than four standard deviations */
 	least = ISA(kth)(key, SAMPLE, &rank);
 	return least ? least : 1;
 }
 
-/* Writes the k ids of [0, n) whose keys are above `limit`, or among the first `ties` that are equal to it. */
+/*
+ * Writes the k indices of [0, n) whose keys are above `limit`, or are among the first `ties` keys equal to `limit`, to
+ * ret_ids.
+ */
 static void take(const float *score, uint32_t n, uint32_t limit, uint32_t ties, uint32_t k, uint32_t *ret_ids)
 {
 	uint32_t m = 0, i = 0;
@@ -125,7 +135,8 @@ uint32_t ISA(topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids
 	if (!k)
 		return 0;
 	ties = k;
-	const uint32_t limit = ISA(kth)(workspace, candidates, &ties); /* `ties`: keys equal to it among the k */
+	/* `ties` becomes the number of keys equal to limit among the k largest */
+	const uint32_t limit = ISA(kth)(workspace, candidates, &ties);
 	take(score, n, limit, ties, k, ret_ids);
 	return k;
 }
@@ -133,7 +144,8 @@ uint32_t ISA(topk)(const float *score, uint32_t n, uint32_t k, uint32_t *ret_ids
 void ISA(sort_ids)(const float *score, uint32_t *ids, uint32_t n, uint32_t *workspace)
 {
 	uint32_t *from = ids, *to = workspace;
-	for (int shift = 0; shift < 32; shift += DIGIT_BITS) { /* the inverted key, so that the largest comes first */
+	/* sorts by the inverted key, so that the largest score comes first */
+	for (int shift = 0; shift < 32; shift += DIGIT_BITS) {
 		uint32_t at[DIGITS] = {0}, before = 0;
 		for (uint32_t i = 0; i < n; i++)
 			at[~score_key(score[from[i]]) >> shift & (DIGITS - 1)]++;
@@ -148,5 +160,5 @@ void ISA(sort_ids)(const float *score, uint32_t *ids, uint32_t n, uint32_t *work
 		from = to;
 		to = next;
 	}
-	memcpy(ids, workspace, n * sizeof *ids); /* after three digits the result is there */
+	memcpy(ids, workspace, n * sizeof *ids); /* the result of the third pass is in `workspace` */
 }

@@ -2,8 +2,9 @@
 /*
  * kernels/host/select/union.c - one selection for all q heads: the union of what they select (LessIsMore).
  *
- * First, with a sequence as item, each head's best tokens get a new score, which is higher the earlier a head names the
- * token. Then the best by this score are selected.
+ * Heads name tokens in turns: first each head its best token, then each head its second best, and so on. In the first
+ * step, whose work items are sequences, the best tokens of each head get a new score, which is higher the earlier a
+ * head names the token. In the second step the best tokens by the new score are selected.
  */
 #include <math.h>
 #include "kernels/host/select/select.h"
@@ -14,15 +15,15 @@ struct union_params {
 	const struct skv_batch *batch;
 	const struct skv_scores *scores;
 	const struct skv_select *sel;
-	float *score; /* [seq][stride]: the new scores */
+	float *score; /* [seq][stride]: the new scores of tokens */
 	size_t stride;
-	struct per_thread space; /* two integers for each token */
+	struct per_thread space; /* two integers for each token: ids of the best tokens, and workspace */
 };
 
-/* The score of the token that is named in turn `turn`: each turn's is the next lower float. */
+/* Returns the new score of the token that is named in turn number `turn`: the next lower float for each later turn. */
 static float score_of_turn(uint32_t turn)
 {
-	uint32_t bits = 0x7f7fffff - turn; /* the largest finite number */
+	uint32_t bits = 0x7f7fffff - turn; /* the largest finite float in turn 0 */
 	float x;
 	memcpy(&x, &bits, sizeof x);
 	return x;
@@ -38,7 +39,7 @@ static void union_item(void *ctx, uint32_t item, int thread)
 	const uint32_t end = c.n - c.recent;
 
 	for (uint32_t t = 0; t < c.n; t++)
-		order[t] = NAN; /* not named, so never selected */
+		order[t] = NAN; /* the score of a token that no head names, which is never selected */
 	for (uint32_t row = 0; row < x->scores->rows; row++) {
 		float *score = x->scores->token + ((size_t)item * x->scores->rows + row) * x->scores->token_stride;
 		ISA(mask_holes)(x->sh, s, SKV_PAGE_TOKENS, c.pin, end, score);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv/policy-compress.h - KV cache compression of tokens older than a residual window, as in several papers (KIVI,
- * Palu, DeltaKV). Included by policy.h, never alone.
+ * sparsekv/policy-compress.h - parameters and plans of policies that compress tokens older than a residual window, as
+ * in several papers (KIVI, Palu, DeltaKV). Only policy.h includes this header.
  */
 #ifndef SPARSEKV_POLICY_COMPRESS_H
 #define SPARSEKV_POLICY_COMPRESS_H
@@ -10,7 +10,7 @@
 #error "include <sparsekv/policy.h>"
 #endif
 
-#define SKV_QUANT_BLOCK 32u /* tokens whose K share scales: blocks of quantized tokens are multiples of it */
+#define SKV_QUANT_BLOCK 32u /* tokens whose K share a scale; blocks of quantized tokens are multiples of this number */
 
 struct skv_compress_config {
 	uint32_t bits;
@@ -19,7 +19,7 @@ struct skv_compress_config {
 	uint32_t block;
 };
 
-/* Rows of a parameter table, in their order in specs. Each policy has a parameter `bits` of its own. */
+/* Rows of a parameter table, in the order of specs. The parameter `bits` is not here: each policy defines its own. */
 #define SKV_COMPRESS_SCALE_PARAM(config, field, scale_block_default)                                        \
 	{"scale_block", SKV_PARAM_UINT, offsetof(config, field.scale_block), scale_block_default,           \
 	 "elements that share a scale: 32 or 64"}
@@ -29,7 +29,8 @@ struct skv_compress_config {
 	{"block", SKV_PARAM_UINT, offsetof(config, field.block), "32", "tokens compressed at a time"}
 
 /*
- * Are the values valid? Blocks must be multiples of `multiple` tokens. 0, or -1 with a text that names the parameter.
+ * Are the parameters' values valid, with blocks of a multiple of `multiple` tokens? 0, or -1 and a text that names the
+ * bad parameter.
  */
 static inline int skv_compress_config_check(const struct skv_compress_config *c, const struct skv_prefill_config *prefill,
                                      uint32_t multiple, char *err, size_t err_len)
@@ -45,7 +46,7 @@ static inline int skv_compress_config_check(const struct skv_compress_config *c,
 	return -1;
 }
 
-/* The layer's compression plan, without references. */
+/* Fill a layer's compression plan from the config; the plan has no reference tokens. */
 static inline void skv_compress_plan(const struct skv_compress_config *c, enum skv_compress_kind kind,
                                      struct skv_compress *compress)
 {

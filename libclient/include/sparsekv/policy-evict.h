@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv/policy-evict.h - eviction of tokens by accumulated attention scores, as in several papers (H2O, SnapKV,
- * PyramidKV, Ada-KV, R-KV). Included by policy.h, never alone.
+ * sparsekv/policy-evict.h - parameters, plans and hooks of policies that evict tokens by accumulated attention scores,
+ * as in several papers (H2O, SnapKV, PyramidKV, Ada-KV, R-KV). Only policy.h includes this header.
  *
- * Each kv head adds up the attention weights that queries give a token, either all queries or those in an observation
- * window, and retains the tokens with the best scores. Papers differ in the score, and in how the budget is shared; a
- * policy's file defines these. The rest is here: the parameters, their check, the plan of a layer and its last step.
+ * Each kv head adds up the attention weights that a token gets from all queries, or from those in an observation
+ * window, and retains the tokens with the best scores. Papers differ in the score, and in how heads and layers share
+ * the budget; a policy's file defines these two. This header has the rest: parameters, their check, the plan of a
+ * layer, and after().
  */
 #ifndef SPARSEKV_POLICY_EVICT_H
 #define SPARSEKV_POLICY_EVICT_H
@@ -15,15 +16,16 @@
 #endif
 
 struct skv_evict_config {
-	struct skv_budget budget; /* tokens of a kv head, with the window */
-	uint32_t window;          /* queries of the observation window: the last ones */
-	uint32_t pool;            /* positions that a score is averaged over */
-	uint32_t interval;        /* tokens from one eviction to the next; 0: there is one, at the end of the prompt */
+	struct skv_budget budget; /* number of tokens that a kv head retains, including the observation window */
+	uint32_t window;          /* number of queries in the observation window: the last ones */
+	uint32_t pool;            /* number of positions over which a score is averaged */
+	/* number of tokens from one eviction to the next; 0: one eviction, at the end of the prompt */
+	uint32_t interval;
 	uint32_t dense;
 	struct skv_prefill_config prefill;
 };
 
-/* Rows of a parameter table, in their order in specs. `what`: which tokens the budget counts. */
+/* Rows of a parameter table, in the order of specs. `what`: text that says which tokens the budget counts. */
 #define SKV_EVICT_BUDGET_PARAM(config, field, what)                                                         \
 	{"budget", SKV_PARAM_BUDGET, offsetof(config, field.budget), "1024",                                \
 	 what "; below 1 a share of the sequence, at least 128 tokens"}
@@ -33,7 +35,7 @@ struct skv_evict_config {
 
 #define SKV_EVICT_WINDOW_BUDGET_HELP "tokens that a kv head keeps, the observation window among them"
 
-/* For a policy with an observation window; two of the defaults differ from paper to paper. */
+/* Parameters of a policy with an observation window. Papers differ in the defaults of `window` and `pool`. */
 #define SKV_EVICT_WINDOW_PARAMS(config, field, window_default, pool_default)                                \
 	{"window", SKV_PARAM_UINT, offsetof(config, field.window), window_default,                          \
 	 "observation window: last queries, whose attention scores count; their tokens stay"},              \
@@ -43,7 +45,7 @@ struct skv_evict_config {
 	 "tokens decoded from one eviction to the next; 0: one eviction, at the end of the prompt"},        \
 	SKV_EVICT_DENSE_PARAM(config, field)
 
-/* Are the values of SKV_EVICT_WINDOW_PARAMS valid? 0, or -1 with a text that names the parameter. */
+/* Are the values of SKV_EVICT_WINDOW_PARAMS valid? Returns 0, or -1 with a text that names the bad parameter. */
 static inline int skv_evict_config_check(const struct skv_evict_config *c, char *err, size_t err_len)
 {
 	uint32_t least = c->budget.share > 0 ? 128 : c->budget.count;
@@ -59,7 +61,7 @@ static inline int skv_evict_config_check(const struct skv_evict_config *c, char 
 	return -1;
 }
 
-/* Evict by accumulated scores as soon as there is one token more than the budget. */
+/* Fill an eviction plan: evict by accumulated scores as soon as there is one token more than the budget. */
 static inline void skv_evict_by_scores(const struct skv_evict_config *c, struct skv_evict *evict)
 {
 	evict->granularity = 1;
@@ -69,7 +71,9 @@ static inline void skv_evict_by_scores(const struct skv_evict_config *c, struct 
 	evict->accumulate = 1;
 }
 
-/* Evict by the scores of the observation window, at the end of a prompt and after each interval. */
+/*
+ * Fill an eviction plan: evict by the scores of the observation window, at the end of a prompt and after each interval.
+ */
 static inline void skv_evict_by_window(const struct skv_evict_config *c, struct skv_evict *evict)
 {
 	skv_evict_by_scores(c, evict);
@@ -78,7 +82,7 @@ static inline void skv_evict_by_window(const struct skv_evict_config *c, struct 
 	evict->window = c->window;
 }
 
-/* Plan accumulated scores. Returns whether the layer evicts; if it does, the policy sets plan->evict. */
+/* Plan accumulated scores. Returns whether the layer evicts; if it does, the policy must fill plan->evict. */
 static inline int skv_evict_plan(const struct skv_evict_config *c, const struct skv_model *m, uint32_t layer,
                                  struct skv_plan *plan)
 {
@@ -91,7 +95,7 @@ static inline int skv_evict_plan(const struct skv_evict_config *c, const struct 
 	return 1;
 }
 
-/* The same with the observation window; plan->evict is set. */
+/* Plan scores of an observation window, and fill plan->evict. Returns whether the layer evicts. */
 static inline int skv_evict_window_plan(const struct skv_evict_config *c, const struct skv_model *m, uint32_t layer,
                                         struct skv_plan *plan)
 {
@@ -101,7 +105,7 @@ static inline int skv_evict_window_plan(const struct skv_evict_config *c, const 
 	return 1;
 }
 
-/* Retain the observation window, and of the rest the best by scores averaged over `pool` positions. */
+/* Retain the observation window, and of the other tokens the best by their scores averaged over `pool` positions. */
 static inline struct skv_evict_to_budget skv_evict_pooled(const struct skv_evict_config *c, uint32_t layer)
 {
 	struct skv_evict_to_budget keep;
@@ -113,7 +117,7 @@ static inline struct skv_evict_to_budget skv_evict_pooled(const struct skv_evict
 	return keep;
 }
 
-/* For after(): add the step's scores, and evict if it is time. */
+/* Call in after(): adds the step's attention weights to the scores, and evicts if the plan says that it is time. */
 static inline void skv_evict_after(const struct skv_policy_ctx *ctx, const struct skv_evict_config *c,
                                    struct skv_evict_to_budget keep)
 {

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv/policy-prefill.h - how prompts attend, as parameters that any policy can offer to its user. Included by
- * policy.h, never alone.
+ * sparsekv/policy-prefill.h - parameters that say how prompts attend, which any policy can offer to its user. Only
+ * policy.h includes this header.
  *
- * A policy that lets its user choose has struct skv_prefill_config in its config, SKV_PREFILL_PARAMS(struct config,
- * FIELD) in its table, skv_prefill_check() in its check() and skv_prefill_plan() in its plan(). The parameter `prefill`
- * names the method. The names of all others begin with prefill_, which keeps them apart from the policy's own.
+ * A policy that offers them has a struct skv_prefill_config in its config, SKV_PREFILL_PARAMS(struct config, FIELD) in
+ * its parameter table, skv_prefill_check() in its check() and skv_prefill_plan() in its plan(). The parameter `prefill`
+ * names the method. The names of all other prefill parameters begin with prefill_, which keeps them apart from the
+ * policy's own.
  */
 #ifndef SPARSEKV_POLICY_PREFILL_H
 #define SPARSEKV_POLICY_PREFILL_H
@@ -15,17 +16,18 @@
 #endif
 
 struct skv_prefill_config {
-	uint32_t method; /* index into SKV_PREFILL_METHODS: `how` and `correct` of struct skv_prefill */
-	uint32_t sinks;  /* 0: the method's own */
-	uint32_t window; /* 0: the method's own */
+	uint32_t method; /* index into SKV_PREFILL_METHODS, which gives `how` and `correct` of struct skv_prefill */
+	uint32_t sinks;  /* number of attention sinks; 0: the method's default */
+	uint32_t window; /* tokens of the window; 0: the method's default */
 	uint32_t gamma;
-	uint32_t tail;   /* 0: 128, or gamma if that is more */
-	/* tokens kept in HiP's last stage; the second one keeps 4 times as many, the first one 16 times */
+	uint32_t tail;   /* number of dense rows at a prompt's end; 0: 128, or gamma if gamma is larger */
+	/* number of tokens that HiP's last stage keeps; the second stage keeps 4 times as many, the first 16 times */
 	uint32_t keep;
 	uint32_t segment;
 	uint32_t vertical, slash;
 	struct skv_budget top;
-	struct skv_layer_set anchors; /* empty: the first, and four evenly spaced from the third */
+	/* empty: the first full layer, and four evenly spaced ones from the third layer on */
+	struct skv_layer_set anchors;
 };
 
 #define SKV_PREFILL_METHODS                                                                                 \
@@ -37,7 +39,7 @@ struct skv_prefill_config {
 	{"prefill_anchors", SKV_PARAM_LAYERS, offsetof(config, field.anchors), "auto",                      \
 	 "kascade: layers that select for those after them; auto: the first, and four evenly spaced from the third"}
 
-/* For a policy that determines itself which layers select. */
+/* For a policy that determines itself which layers select: all prefill parameters except prefill_anchors. */
 #define SKV_PREFILL_PARAMS_BUT_ANCHORS(config, field)                                                       \
 	{"prefill", SKV_PARAM_CHOICE, offsetof(config, field.method), SKV_PREFILL_METHODS,                  \
 	 "how a prompt's rows attend; +recompute: some rows are dense, +delta: and these correct the others"}, \
@@ -60,14 +62,14 @@ struct skv_prefill_config {
 	{"prefill_top", SKV_PARAM_BUDGET, offsetof(config, field.top), "0.1",                               \
 	 "kascade: tokens selected for a tile and kv head; below 1 a share of those before it, at least 128"}
 
-#define SKV_PREFILL_WAYS 3u /* words a method: one for each of enum skv_correction */
+#define SKV_PREFILL_WAYS 3u /* names of each method in SKV_PREFILL_METHODS: one for each enum skv_correction */
 
 static inline uint32_t skv_prefill_how(const struct skv_prefill_config *c)
 {
 	return (c->method + SKV_PREFILL_WAYS - 1) / SKV_PREFILL_WAYS;
 }
 
-/* Are the values valid? 0, or -1 with a text that names the parameter. */
+/* Are the values of the prefill parameters valid? Returns 0, or -1 with a text that names the bad parameter. */
 static inline int skv_prefill_check(const struct skv_prefill_config *c, char *err, size_t err_len)
 {
 	const uint32_t most = SKV_MAX_TOKENS;
@@ -103,7 +105,10 @@ static inline int skv_prefill_anchor(const struct skv_prefill_config *c, const s
 	return skv_layer_in(&c->anchors, layer);
 }
 
-/* Set what all layers of the method have in common, in a zeroed plan. The caller sets the layer's source. */
+/*
+ * Fill the fields that are the same for all layers, in a zeroed struct skv_prefill. The caller sets the layer's
+ * `source`.
+ */
 static inline void skv_prefill_of(const struct skv_prefill_config *c, struct skv_prefill *p)
 {
 	p->how = skv_prefill_how(c);
@@ -131,7 +136,10 @@ static inline void skv_prefill_of(const struct skv_prefill_config *c, struct skv
 	}
 }
 
-/* The layer's plan.prefill. HiP leaves the first three layers dense, Kascade those before its first anchor. */
+/*
+ * Fill a layer's plan.prefill. With HiP the first three layers stay dense, with Kascade the layers before the first
+ * anchor.
+ */
 static inline void skv_prefill_plan(const struct skv_prefill_config *c, const struct skv_model *m, uint32_t layer,
                                     struct skv_plan *plan)
 {

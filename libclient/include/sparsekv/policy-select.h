@@ -1,13 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * sparsekv/policy-select.h - a few layers select for the layers after them, as in several papers (DELTA, OmniKV,
- * TidalDecode, LessIsMore, DeltaKV; Kascade's anchors). Included by policy.h, never alone.
+ * sparsekv/policy-select.h - parameters, plans and hooks of policies in which a few layers select tokens or pages for
+ * the layers after them, as in several papers (DELTA, OmniKV, TidalDecode, LessIsMore, DeltaKV; Kascade's anchors).
+ * Only policy.h includes this header.
  *
- * A selecting layer attends densely and leaves its attention scores; the layers after it attend to what it selected,
- * until the next one selects anew. If it scores by sketches of keys, it also attends to what it selected itself: then
- * only sketches are read as a whole. Which layers select is a property of the model: the spec names them, or the
- * profile that sparsekv-calibrate(1) wrote, or the policy's own rule. A policy's file defines that rule, whose scores
- * count, and what is selected by them.
+ * A selecting layer attends densely and makes attention scores; the layers after it attend to its selection, until the
+ * next selecting layer. A selecting layer that scores by sketches of keys also attends to its own selection: then only
+ * sketches are read as a whole. Which layers should select depends on the model: the spec names the layers, else the
+ * profile that sparsekv-calibrate(1) wrote, else the policy's own rule. The file of a policy defines this rule, the
+ * scores that the selecting layers use, and the kind of selection.
  */
 #ifndef SPARSEKV_POLICY_SELECT_H
 #define SPARSEKV_POLICY_SELECT_H
@@ -26,7 +27,7 @@ SKV_INLINE void skv_layer_add(struct skv_layer_set *s, uint32_t layer)
 		s->bits[layer / 64] |= 1ull << (layer % 64);
 }
 
-/* The last layer of the set at or before `layer`, or SKV_NO_LAYER. */
+/* Index of the last layer of the set at or before `layer`, or SKV_NO_LAYER. */
 SKV_INLINE uint32_t skv_layer_source(const struct skv_layer_set *s, uint32_t layer)
 {
 	while (layer > 0 && !skv_layer_in(s, layer))
@@ -43,8 +44,8 @@ struct skv_sketch_config {
 enum skv_scored_by { SKV_SCORED_BY_KEYS, SKV_SCORED_BY_SKETCHES };
 
 struct skv_select_config {
-	struct skv_budget budget; /* tokens, or pages */
-	uint32_t recent;          /* of these the last ones, which are always selected */
+	struct skv_budget budget; /* number or share of selected tokens (pages) */
+	uint32_t recent; /* how many of the selected tokens (pages) are the latest ones, which are always selected */
 	struct skv_layer_set layers;
 	uint32_t dense;
 	struct skv_sketch_config sketch;
@@ -52,7 +53,7 @@ struct skv_select_config {
 	struct skv_prefill_config prefill;
 };
 
-/* Rows of a parameter table, in their order in specs. Each policy has a budget parameter of its own. */
+/* Rows of a parameter table, in the order of specs. The budget parameter is not here: each policy defines its own. */
 #define SKV_SELECT_LAYERS_PARAM(config, field, help)                                                        \
 	{"layers", SKV_PARAM_LAYERS, offsetof(config, field.layers), "auto", help}
 #define SKV_SELECT_DENSE_PARAM(config, field)                                                               \
@@ -72,12 +73,14 @@ struct skv_select_config {
 	"layers that select; auto: the profile's filter layers, without one the first that is not dense, and the one " \
 	"after 13/32 of the layers"
 
-/* `units`: "tokens" or "pages". */
+/* Row of the parameter `recent`. `units`: "tokens" or "pages", for the help text. */
 #define SKV_SELECT_RECENT_PARAM(config, field, recent_default, units)                                       \
 	{"recent", SKV_PARAM_UINT, offsetof(config, field.recent), recent_default,                          \
 	 "last " units ", always among the selected; 0: an eighth of the budget"}
 
-/* Are sketches of `bits` bits valid with a budget of at least `least` tokens? Below 16 tokens there are none. */
+/*
+ * Are sketches of `bits` bits valid with a budget of at least `least` tokens? Budgets below 16 tokens have no sketches.
+ */
 static inline int skv_sketch_config_check(uint32_t bits, uint32_t least, const struct skv_model *m, char *err, size_t err_len)
 {
 	if (bits < 1 || bits > 4)
@@ -100,7 +103,10 @@ static inline int skv_select_config_check(const struct skv_select_config *c, con
 	return -1;
 }
 
-/* Add the full layer at `fifths` fifths of the depth (rounded, or the next one), if it comes after the dense ones. */
+/*
+ * Add the full layer at `fifths` fifths of the depth (rounded), or the next full layer, if it comes after the dense
+ * layers.
+ */
 SKV_INLINE void skv_select_add_fifths(struct skv_layer_set *s, const struct skv_model *m, uint32_t fifths,
                                       uint32_t dense)
 {
@@ -111,10 +117,10 @@ SKV_INLINE void skv_select_add_fifths(struct skv_layer_set *s, const struct skv_
 }
 
 /*
- * The layers that select: the spec's, else those of the profile, else a guess: the first that is not dense, and those
- * after 2/5 and 3/5 of the layers; instead of one with a sliding window the next one without. No paper has this rule.
- * On the two models on which it was measured it loses less than half of what evenly spaced layers lose; a calibration
- * is better on both.
+ * The selecting layers: those of the spec, else those of the profile, else a guess: the first layer that is not dense,
+ * and the layers after 2/5 and 3/5 of the layers. If a guessed layer has a sliding window, the next full layer takes
+ * its place. No paper has this guess. On the two models on which the guess was measured, it loses less than half of
+ * what evenly spaced layers lose; calibrated layers are better than the guess on both models.
  */
 static inline struct skv_layer_set skv_select_layers(const struct skv_select_config *c,
                                                      const struct skv_layer_set *profile, const struct skv_model *m)
@@ -131,13 +137,15 @@ static inline struct skv_layer_set skv_select_layers(const struct skv_select_con
 	return s;
 }
 
-/* OmniKV's filter layers. */
+/* OmniKV's filter layers, which select tokens for the layers after them. */
 static inline struct skv_layer_set skv_select_filters(const struct skv_select_config *c, const struct skv_model *m)
 {
 	return skv_select_layers(c, &c->profile.filters, m);
 }
 
-/* TidalDecode's layers: the spec's, else the profile's, else the first that is not dense, and the one after 13/32. */
+/*
+ * TidalDecode's selecting layers: the spec's, else the profile's, else the first non-dense one and the one after 13/32.
+ */
 static inline struct skv_layer_set skv_select_layers_twice(const struct skv_select_config *c, const struct skv_model *m)
 {
 	struct skv_layer_set s = {{0}};
@@ -152,16 +160,16 @@ static inline struct skv_layer_set skv_select_layers_twice(const struct skv_sele
 	return s;
 }
 
-/* Does a selecting layer score by sketches? Not if it is dense: then it has the weights themselves. */
+/* Does a selecting layer score by sketches? A dense layer does not, because it has the softmax weights themselves. */
 static inline int skv_select_by_sketches(const struct skv_select_config *c, uint32_t layer)
 {
 	return c->sketch.scores == SKV_SCORED_BY_SKETCHES && layer >= c->dense;
 }
 
 /*
- * The layer's plan. A selecting layer is dense and leaves its scores, of tokens or pages as `attend` says. The others,
- * except the first `dense`, attend to what the last selecting layer before them selected. A selecting layer that scores
- * by sketches attends to what it selected itself.
+ * Fill a layer's plan. A selecting layer is dense and makes scores, of tokens or pages as `attend` says. Other layers,
+ * except the first `dense` ones, attend to the selection of the last selecting layer before them. A selecting layer
+ * that scores by sketches attends to its own selection.
  */
 static inline void skv_select_plan(const struct skv_select_config *c, const struct skv_layer_set *selecting,
                                    enum skv_attend_mode attend, enum skv_sharing sharing, const struct skv_model *m,
@@ -187,8 +195,8 @@ static inline void skv_select_plan(const struct skv_select_config *c, const stru
 }
 
 /*
- * Does the layer select now? A selecting layer does so in its after(), once it has attended, or in its before() if it
- * scores by sketches; these scores are made here.
+ * Must the hook select now? A selecting layer selects in its after(), once it has attended; a layer that scores by
+ * sketches selects in its before(), and this function then makes the scores.
  */
 static inline int skv_select_now(const struct skv_policy_ctx *ctx, const struct skv_select_config *c,
                                  const struct skv_layer_set *selecting, uint32_t layer, int attended)
@@ -202,7 +210,7 @@ static inline int skv_select_now(const struct skv_policy_ctx *ctx, const struct 
 	return 1;
 }
 
-/* Select tokens within the budget for a selecting layer, always with the last ones. */
+/* Select tokens within the budget for a selecting layer; the latest tokens are always selected. */
 static inline void skv_select_tokens(const struct skv_policy_ctx *ctx, const struct skv_select_config *c, uint32_t layer)
 {
 	struct skv_select select;
@@ -216,7 +224,7 @@ static inline void skv_select_tokens(const struct skv_policy_ctx *ctx, const str
 	ctx->prims->select_tokens(ctx, &select);
 }
 
-/* The hooks of a policy whose layers select in this way. */
+/* before() and after() of a policy whose layers select tokens in this way. */
 static inline void skv_select_before(const struct skv_policy_ctx *ctx, const struct skv_select_config *c,
                                      const struct skv_layer_set *selecting, uint32_t layer)
 {
