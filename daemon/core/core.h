@@ -4,7 +4,7 @@
  *
  * The core is pure state: it has no sockets, no io_uring and no log, and runs in one thread. Everything that must
  * outlive the process is in one memfd (the state memfd), as plain tables whose rows refer to each other by index; only
- * the core accesses them. Outside the state memfd the core keeps only what the next process can reopen or compute again
+ * the core accesses them. Outside the state memfd the core keeps only what the next process can open or compute again
  * (mappings, open fds).
  *
  * Rooms are the folders of the core. A room includes headers only of the rooms listed before it. The headers named at

@@ -2,9 +2,9 @@
 /*
  * daemon/core/restart/verify-sparse.c - verifies the tables of a state that consist mostly of holes.
  *
- * A function that takes a new row assumes that the row's elements in these tables are zero. So all elements that are not zero must
- * belong to live rows. Only parts of the tables that have memory are read, because reading a hole through the mapping
- * would allocate memory for it.
+ * A function that takes a new row assumes that the row's elements in these tables are zero. So all elements that are
+ * not zero must belong to live rows. Only parts of the tables that have memory are read, because reading a hole through
+ * the mapping would allocate memory for it.
  */
 #include "daemon/core/restart/verify.h"
 
