@@ -25,7 +25,13 @@ sources | grep -v '^tests/' | xargs perl -0777 -ne '
 	}' | draw 10
 echo
 echo "# ten log lines"
-git grep -nE 'skv_log(_peer)?\(LOG_' -- 'daemon/*.c' | draw 10
+git ls-files -- 'daemon/*.c' | xargs perl -0777 -ne '
+	while (m{\bskv_log(_peer)?\((LOG_\w+,.*?)\);}gs) {
+		my ($text, $line) = ($2, 1 + (substr($_, 0, $-[0]) =~ tr/\n//));
+		$text =~ s{\s+}{ }g;
+		$text =~ s{" "}{}g;
+		print "$ARGV:$line: $text\n";
+	}' | draw 10
 echo
 echo "# ten file names"
 sources | grep -v '^tests/' | draw 10
