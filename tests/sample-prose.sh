@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 #
-# sample-prose.sh SEED [ROOT] - draw ten sentences of comments, ten log lines and ten file names at random, with the lines around them.
+# sample-prose.sh SEED [ROOT] - draw ten sentences of comments, ten log lines and ten file names at random. Behind
+# a sentence stands the line of code that its comment is at.
 #
 # For a reader without context: each is to be paraphrased rightly at the first reading. The same seed draws the same ones from the same tree.
 set -eu
@@ -17,11 +18,13 @@ echo "# ten sentences of comments"
 sources | grep -v '^tests/' | xargs perl -0777 -ne '
 	while (m{(/\*.*?\*/|//[^\n]*)}gs) {
 		my ($text, $line) = ($1, 1 + (substr($_, 0, $-[0]) =~ tr/\n//));
+		my ($code) = substr($_, 0, $-[0]) =~ m{([^\n]*\S)[ \t]*\z} ? $1 : substr($_, $+[0]) =~ m{\A\s*([^\n]*)};
+		$code =~ s{^\s+}{};
 		$text =~ s{^/\*|\*/$|^//}{}g;
 		$text =~ s{\n\s*\*?\s*}{ }g;
 		$text =~ s{^\s+|\s+$}{}g;
 		next if $text =~ /SPDX|^-+/;
-		for (split /(?<=[.;:])\s+(?=[A-Z*])/, $text) { print "$ARGV:$line: $_\n" if 4 <= split ; }
+		for (split /(?<=[.;:])\s+(?=[A-Z*])/, $text) { print "$ARGV:$line: $_   <- $code\n" if 4 <= split ; }
 	}' | draw 10
 echo
 echo "# ten log lines"
