@@ -13,7 +13,7 @@
  */
 #include "bench/bench.h"
 #include "bench/fidelity.h"
-#include "engine/delta-similarity.h"
+#include "engine/error-similarity.h"
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>

@@ -10,7 +10,7 @@
 #define SKV_BENCH_FIDELITY_H
 
 #include "bench/synthetic-layers.h"
-#include "engine/delta-similarity.h"
+#include "engine/error-similarity.h"
 
 /* Returns the cosine between the two outputs, averaged over heads and over rows [from, to). */
 double fidelity_cosine(const struct synthetic_shape *, const float *out, const float *dense, uint32_t from,

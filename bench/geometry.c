@@ -5,8 +5,8 @@
 #include <string.h>
 #include <unistd.h>
 #include "formats/safetensors.h"
+#include "libclient/compress/compressed-lengths.h"
 #include "libclient/compress/compressor.h"
-#include "libclient/compress/lengths.h"
 #include "libclient/policy.h"
 #include "libclient/session.h"
 

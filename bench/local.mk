@@ -10,7 +10,7 @@ bench_sparsekv_bench_SOURCES = \
 	bench/geometry.c bench/geometry.h bench/memory.c bench/park.c bench/policies.c bench/ranks.c bench/prefill.c bench/prompt.c bench/prompt.h bench/plot.c \
 	bench/prefixes.c bench/prefixes-player.c bench/prefixes-player.h \
 	bench/scale.c bench/scale-cache.c bench/scale-cache.h bench/scale-trace.c bench/scale-trace.h bench/scale-trace-file.c \
-	bench/traffic.c libclient/compress/lengths.c
+	bench/traffic.c libclient/compress/compressed-lengths.c
 bench_sparsekv_bench_CFLAGS = $(AM_CFLAGS) $(OPENMP_CFLAGS) $(OPENBLAS_CFLAGS) $(JANSSON_CFLAGS)
 bench_sparsekv_bench_LDADD = engine/libskvengine.la kernels/libskvkernels.la libclient/libsparsekv-client.la formats/libskvformats.la \
 	daemon/ctl/libskvctl.la

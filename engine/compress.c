@@ -3,7 +3,7 @@
 
 #include <errno.h>
 #include "engine/progress.h"
-#include "engine/read.h"
+#include "engine/read-text.h"
 
 #define SPAN 4u /* most kv heads in a span of a palu compressor */
 

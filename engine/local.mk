@@ -2,17 +2,17 @@
 # A small Llama engine, the first user of the client library, and its programs.
 noinst_LTLIBRARIES += engine/libskvengine.la
 engine_libskvengine_la_SOURCES = \
-	engine/delta-similarity.c engine/delta-similarity.h \
+	engine/error-similarity.c engine/error-similarity.h \
 	engine/chart.c engine/chart.h \
 	engine/chat.c engine/chat.h \
 	engine/jinja.c engine/jinja.h engine/jinja-priv.h engine/jinja-calls.c engine/jinja-expression.c engine/jinja-run.c \
 	engine/jinja-tokens.c \
-	engine/choose.c engine/choose.h \
+	engine/choose-layers.c engine/choose-layers.h \
 	engine/cli.c engine/cli.h \
 	engine/compress.c engine/compress.h \
 	engine/compressor.c engine/compressor.h \
 	engine/config.c engine/config.h \
-	engine/delta-error.c engine/delta-error.h \
+	engine/sparse-error.c engine/sparse-error.h \
 	engine/recall-task.c engine/recall-task.h \
 	engine/divergence.c engine/divergence.h \
 	engine/draft.c engine/draft.h engine/file.c engine/file.h \
@@ -33,7 +33,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/progress.c engine/progress.h \
 	engine/ranks.c engine/ranks.h engine/ranks-nccl.c engine/ranks-nccl.h \
 	engine/ranks-shared.c engine/ranks-shared.h \
-	engine/read.c engine/read.h \
+	engine/read-text.c engine/read-text.h \
 	engine/replay.c engine/replay.h \
 	engine/report.c engine/report.h \
 	engine/residuals.c engine/residuals.h \

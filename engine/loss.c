@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "engine/ops.h"
-#include "engine/read.h"
+#include "engine/read-text.h"
 
 #define LANES 64u /* most sequences that one step decodes; at most ENG_READ_ROWS */
 

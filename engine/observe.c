@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine/read.h"
+#include "engine/read-text.h"
 
 struct eng_observer {
 	struct eng_forward forward;
@@ -114,7 +114,7 @@ static void measure_row(struct eng_observer *o, uint32_t i)
 	eng_measure_row(o->measure, o->weights, n);
 }
 
-/* Compares row i of the step, in all layers, with the first row of its window (delta-error.h), if row i is marked. */
+/* Compares row i of the step, in all layers, with the first row of its window (sparse-error.h), if row i is marked. */
 static void compare_row(struct eng_observer *o, uint32_t i)
 {
 	const struct eng_config *c = &o->forward.model->config;

@@ -5,16 +5,16 @@
  * A text is read as a prompt in steps of up to ENG_READ_ROWS rows. The observer stores the keys and values of all
  * layers for the whole text, and the queries of one step. The observer adds the attention weights of each measured row
  * to a struct eng_measure. The observer also compares other rows, spread over the whole text, with the first row of
- * their window (delta-error.h).
+ * their window (sparse-error.h).
  */
 #ifndef ENG_OBSERVE_H
 #define ENG_OBSERVE_H
 
 #include <signal.h>
-#include "engine/delta-error.h"
 #include "engine/forward.h"
 #include "engine/measure.h"
 #include "engine/progress.h"
+#include "engine/sparse-error.h"
 #include "engine/text.h"
 
 struct eng_observer;

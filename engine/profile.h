@@ -11,7 +11,7 @@
 
 #include <sparsekv/types.h>
 #include <stdbool.h>
-#include "engine/choose.h"
+#include "engine/choose-layers.h"
 #include "engine/error.h"
 #include "engine/search.h"
 
@@ -19,7 +19,7 @@
 enum eng_kind { ENG_DELTA, ENG_ANCHORS, ENG_FILTERS, ENG_KINDS };
 
 /*
- * The error of sparse prefill with and without correction (engine/delta-similarity.h); arrays are [layer]. NAN: no row
+ * The error of sparse prefill with and without correction (engine/error-similarity.h); arrays are [layer]. NAN: no row
  * was measured.
  */
 struct eng_profile_correction {

@@ -10,7 +10,7 @@
 #define ENG_SEARCH_H
 
 #include <sparsekv/policy.h>
-#include "engine/choose.h"
+#include "engine/choose-layers.h"
 #include "engine/error.h"
 
 /* Computes the loss of each of n sets of layers; a smaller loss is better. Returns 0 or a negative errno. */

@@ -3,9 +3,9 @@
 lib_LTLIBRARIES += libclient/libsparsekv-client.la
 libclient_libsparsekv_client_la_SOURCES = \
 	libclient/error.c libclient/error.h libclient/feature.h libclient/features.c libclient/policy.h \
-	libclient/seq.h libclient/session.h libclient/sized.c libclient/sized.h libclient/step.h \
-	libclient/conn/conn.c libclient/conn/conn.h libclient/conn/dial.c libclient/conn/dial.h \
-	libclient/conn/fence.c libclient/conn/fence.h libclient/conn/held.c libclient/conn/held.h \
+	libclient/seq.h libclient/session.h libclient/struct-size.c libclient/struct-size.h libclient/step.h \
+	libclient/conn/conn.c libclient/conn/conn.h libclient/conn/connect.c libclient/conn/connect.h \
+	libclient/conn/fence.c libclient/conn/fence.h libclient/conn/owned.c libclient/conn/owned.h \
 	libclient/conn/pool.c libclient/conn/pool.h libclient/conn/reconnect.c libclient/conn/reconnect.h \
 	libclient/conn/request.c libclient/conn/request.h \
 	libclient/device/device.c libclient/device/device.h libclient/device/scratch.c libclient/device/scratch.h \
@@ -20,8 +20,8 @@ libclient_libsparsekv_client_la_SOURCES = \
 	libclient/layer/recall.c libclient/layer/recall.h libclient/layer/selection.c libclient/layer/selection.h \
 	libclient/compress/attend.c libclient/compress/attend.h libclient/compress/codec.c \
 	libclient/compress/codec.h libclient/compress/compressor.c libclient/compress/compressor.h \
-	libclient/compress/encode.c libclient/compress/encode.h libclient/compress/lengths.c \
-	libclient/compress/lengths.h libclient/compress/schedule.c libclient/compress/schedule.h \
+	libclient/compress/encode.c libclient/compress/encode.h libclient/compress/compressed-lengths.c \
+	libclient/compress/compressed-lengths.h libclient/compress/schedule.c libclient/compress/schedule.h \
 	libclient/evict/schedule.c libclient/evict/schedule.h libclient/evict/slot-mapping.c \
 	libclient/evict/slot-mapping.h \
 	libclient/prefill/attend.c libclient/prefill/attend.h libclient/prefill/schedule.c \

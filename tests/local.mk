@@ -164,7 +164,7 @@ tests_unit_daemon_test_hostile_fds_LDADD = $(LDADD) $(LIBSECCOMP_LIBS)
 
 # These compile private sources of what they test.
 tests_unit_client_test_codec_SOURCES = tests/unit/client/test-codec.c libclient/compress/codec.c libclient/compress/codec.h
-tests_unit_client_test_compress_layout_SOURCES = tests/unit/client/test-compress-layout.c libclient/compress/lengths.c
+tests_unit_client_test_compress_layout_SOURCES = tests/unit/client/test-compress-layout.c libclient/compress/compressed-lengths.c
 tests_unit_engine_test_codec_fit_SOURCES = tests/unit/engine/test-codec-fit.c libclient/compress/codec.c libclient/compress/codec.h
 tests_unit_engine_test_correction_SOURCES = tests/unit/engine/test-correction.c bench/fidelity.c bench/fidelity.h \
 	bench/synthetic-layers.c bench/synthetic-layers.h bench/util.c bench/bench.h bench/options.h

@@ -3,7 +3,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include "daemon/store/call.h"
+#include "daemon/store/multi-key.h"
 
 struct skv_store {
 	struct skv_store_config config;

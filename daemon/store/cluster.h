@@ -17,7 +17,7 @@
 #define SKV_STORE_MAX_NODES 1024u
 #define SKV_STORE_NONE UINT32_MAX
 
-/* A list of keys of a call, by their index in the call, linked by `next` of struct key (call.c). */
+/* A list of keys of a call, by their index in the call, linked by `next` of struct key (multi-key.c). */
 struct skv_store_list {
 	uint32_t first, last; /* SKV_STORE_NONE: the list is empty */
 };

@@ -24,7 +24,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include "daemon/store/text.h"
+#include "daemon/store/error-text.h"
 
 #define SKV_STORE_MAX_ADDRESSES 16u
 #define SKV_STORE_HOST 256u /* bytes, including NUL */

@@ -11,7 +11,7 @@
 #ifndef SKV_STORE_CONN_H
 #define SKV_STORE_CONN_H
 
-#include "daemon/store/replies.h"
+#include "daemon/store/resp-replies.h"
 #include "daemon/store/transport.h"
 
 #define SKV_STORE_BATCH (64u << 10)

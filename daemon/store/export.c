@@ -4,7 +4,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-#include "daemon/store/window.h"
+#include "daemon/store/transfer-ring.h"
 
 struct skv_store_export {
 	struct skv_nixl *nixl;

@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "daemon/store/text.h"
+#include "daemon/store/error-text.h"
 
 enum { SKV_NIXL_DONE = 0, SKV_NIXL_RUNNING = 1 }; /* results of NIXL's functions; errors are negative */
 enum { SKV_NIXL_DRAM = 0 };                       /* NIXL's number for host memory */

@@ -14,8 +14,8 @@
 #ifndef SKV_STORE_NIXL_H
 #define SKV_STORE_NIXL_H
 
+#include "daemon/store/error-text.h"
 #include "daemon/store/record.h"
-#include "daemon/store/text.h"
 
 struct skv_nixl_library;
 

@@ -11,7 +11,7 @@
 #ifndef SKV_STORE_RECORD_H
 #define SKV_STORE_RECORD_H
 
-#include "daemon/store/part.h"
+#include "daemon/store/block-part.h"
 
 #define SKV_STORE_AGENT 16u /* bytes of an agent's number, which is random, so that no two agents have the same one */
 #define SKV_STORE_AGENT_NAME 33u /* bytes of an agent's number in hexadecimal, including NUL */

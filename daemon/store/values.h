@@ -3,8 +3,8 @@
  * daemon/store/values.h - blocks of a sealed prefix as values of the prefix store: jobs of a disk worker (disk/job.h).
  *
  * A block of SKV_BLOCK_TOKENS tokens consists, layer by layer, of pages of K and V, or of records if the policy
- * compresses (part.h). Values are limited to SKV_STORE_MAX_VALUE bytes, so a block is stored in parts, each a value of
- * its own. A part is encrypted and authenticated (AES-256-GCM) with a key derived from the tenant's secret; the
+ * compresses (block-part.h). Values are limited to SKV_STORE_MAX_VALUE bytes, so a block is stored in parts, each a
+ * value of its own. A part is encrypted and authenticated (AES-256-GCM) with a key derived from the tenant's secret; the
  * additional data is the part's identity: the block's name and layout, and the part's number. So a reader of the store
  * without the secret learns nothing but sizes. A value that was forged, truncated, altered or stored under another name
  * counts as absent and is deleted, so that the next host that has the block stores it again.

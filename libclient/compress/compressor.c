@@ -16,7 +16,7 @@
 #include "common/records.h"
 #include "kernels/compress.h"
 #include "libclient/compress/codec.h"
-#include "libclient/compress/lengths.h"
+#include "libclient/compress/compressed-lengths.h"
 #include "libclient/device/device.h"
 #include "libclient/error.h"
 #include "libclient/layer/layer.h"

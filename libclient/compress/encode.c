@@ -11,8 +11,8 @@
 #include "libclient/compress/encode.h"
 
 #include "libclient/compress/attend.h"
+#include "libclient/compress/compressed-lengths.h"
 #include "libclient/compress/compressor.h"
-#include "libclient/compress/lengths.h"
 #include "libclient/compress/schedule.h"
 #include "libclient/device/tables.h"
 #include "libclient/feature.h"

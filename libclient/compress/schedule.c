@@ -10,8 +10,8 @@
 
 #include <string.h>
 
+#include "libclient/compress/compressed-lengths.h"
 #include "libclient/compress/compressor.h"
-#include "libclient/compress/lengths.h"
 #include "libclient/seq.h"
 
 /* maximum of tokens that one maintenance transaction compresses; the next one can reuse the pages of their rows */

@@ -8,7 +8,7 @@
 
 #include "kernels/compress.h"
 #include "kernels/kernels.h"
-#include "libclient/compress/lengths.h"
+#include "libclient/compress/compressed-lengths.h"
 
 struct skv_layer_slots;
 struct skv_seq;

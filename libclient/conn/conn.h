@@ -12,7 +12,7 @@
 #include <sparsekv/client.h>
 
 #include "common/wire.h"
-#include "libclient/conn/held.h"
+#include "libclient/conn/owned.h"
 #include "libclient/conn/pool.h"
 #include "libclient/conn/request.h"
 

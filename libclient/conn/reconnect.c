@@ -11,7 +11,7 @@
  *
  *   RECONNECT                    the daemon knows this client, and announces memory again. No daemon knows a client
  *                                without sessions: such a client says HELLO again
- *   RECONNECT_SESSION, _SEQ      the sessions and sequences that replies gave to this client (held.h)
+ *   RECONNECT_SESSION, _SEQ      the sessions and sequences that replies gave to this client (owned.h)
  *   SEQ_DETACH, _DROP, _RELEASE  sent again if not answered; the daemon also accepts those that it had carried out
  *   RECONNECT_PAGES              the pages on lease to this client, from the pools' bitmaps
  *   RECONNECT_DONE
@@ -30,7 +30,7 @@
 
 #include "common/fd.h"
 #include "libclient/conn/conn.h"
-#include "libclient/conn/dial.h"
+#include "libclient/conn/connect.h"
 #include "libclient/conn/fence.h"
 #include "libclient/error.h"
 

@@ -9,7 +9,7 @@
 #include "common/fd.h"
 #include "kernels/threads.h"
 #include "libclient/conn/conn.h"
-#include "libclient/conn/dial.h"
+#include "libclient/conn/connect.h"
 #include "libclient/conn/fence.h"
 #include "libclient/conn/reconnect.h"
 #include "libclient/device/steps.h"

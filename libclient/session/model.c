@@ -16,7 +16,7 @@
 #include "common/rope.h"
 #include "common/wire.h"
 #include "libclient/error.h"
-#include "libclient/sized.h"
+#include "libclient/struct-size.h"
 
 static int check_number(uint32_t layer, const char *name, float x)
 {

@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "libclient/compress/lengths.h"
+#include "libclient/compress/compressed-lengths.h"
 #include "libclient/compress/schedule.h"
 #include "libclient/conn/fence.h"
 #include "libclient/error.h"

@@ -24,8 +24,8 @@
 #include "libclient/prefill/attend.h"
 #include "libclient/ranks/ranks.h"
 #include "libclient/seq.h"
-#include "libclient/sized.h"
 #include "libclient/step/replay.h"
+#include "libclient/struct-size.h"
 
 /* Call the decode kernel for the attention mode `how`: the plan's mode, or dense if nothing was selected. */
 static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_index_list *list)

@@ -21,8 +21,8 @@
 #include "libclient/error.h"
 #include "libclient/policy.h"
 #include "libclient/seq.h"
-#include "libclient/sized.h"
 #include "libclient/step/layout.h"
+#include "libclient/struct-size.h"
 
 /* ---- at the beginning ------------------------------------------------------------------------ */
 

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """
 Measures the error of prompt rows that attend only to sinks and a window, and how similar it is in neighbouring rows:
-the figures of engine/delta-error.c, which show whether prefill=streaming+delta helps.
+the figures of engine/sparse-error.c, which show whether prefill=streaming+delta helps.
 
 Rows are grouped into windows of gamma rows, whose first row is dense. With d the difference between a row's dense and
 sparse output, and d0 that of its window's first row, the correction reduces the error from d to d - d0.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which tokens are compressed: compared with a sequence that grows token by token and compresses as soon as it can. */
-#include "libclient/compress/lengths.h"
+#include "libclient/compress/compressed-lengths.h"
 
 #include <check.h>
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "daemon/store/record.h"
-#include "daemon/store/window.h"
+#include "daemon/store/transfer-ring.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 

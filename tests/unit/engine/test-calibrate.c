@@ -4,9 +4,9 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include "engine/choose.h"
-#include "engine/delta-error.h"
+#include "engine/choose-layers.h"
 #include "engine/measure.h"
+#include "engine/sparse-error.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/read.h - runs a text through a model as a prompt, in steps of up to ENG_READ_ROWS rows, and calls an observer
- * before and after each step.
+ * engine/read-text.h - runs a text through a model as a prompt, in steps of up to ENG_READ_ROWS rows, and calls an
+ * observer before and after each step.
  */
-#ifndef ENG_READ_H
-#define ENG_READ_H
+#ifndef ENG_READ_TEXT_H
+#define ENG_READ_TEXT_H
 
 #include <signal.h>
 #include "engine/forward.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/lengths.c - which tokens of a layer are compressed, and in which form, computed from the
- * sequence's length and the plan alone.
+ * libclient/compress/compressed-lengths.c - which tokens of a layer are compressed, and in which form, computed from
+ * the sequence's length and the plan alone.
  *
  * When a decode step of a sequence with n committed tokens attends, the tokens below compress_end(n) are compressed;
  * after its commit, the tokens below compress_end(n + 1) are. The other sequences of the step, and how a prompt was
  * chunked, do not matter. A step that is repeated after the engine died compresses the same tokens.
  */
-#include "libclient/compress/lengths.h"
+#include "libclient/compress/compressed-lengths.h"
 
 #include "kernels/compress.h"
 

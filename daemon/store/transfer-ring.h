@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/window.h - allocates room for values in the memory that other hosts read (export.h). The memory is a
- * ring buffer, in which new values evict the oldest ones.
+ * daemon/store/transfer-ring.h - allocates room for values in the memory that other hosts read (export.h). The memory
+ * is a ring buffer, in which new values evict the oldest ones.
  *
  * Other hosts read without synchronization. A host that reads a value while it is overwritten gets data whose
- * authentication tag does not match (sealed.h), and so counts the value as absent.
+ * authentication tag does not match (sealed-value.h), and so counts the value as absent.
  */
-#ifndef SKV_STORE_WINDOW_H
-#define SKV_STORE_WINDOW_H
+#ifndef SKV_STORE_TRANSFER_RING_H
+#define SKV_STORE_TRANSFER_RING_H
 
 #include <stdbool.h>
 #include <stddef.h>

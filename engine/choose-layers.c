@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/choose.h"
+#include "engine/choose-layers.h"
 
 #include <math.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/delta-similarity.h"
+#include "engine/error-similarity.h"
 
 #include <math.h>
 

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/sealed.h - encrypts and authenticates values of the prefix store.
+ * daemon/store/sealed-value.h - encrypts and authenticates values of the prefix store.
  *
  * A value consists of eight bytes of magic, a nonce, the ciphertext, and the tag of AES-256-GCM. Nonces are random,
  * which is safe for up to 2^32 values per key. A tag that matches proves that the value was sealed with the same key
  * and the same additional data.
  */
-#ifndef SKV_STORE_SEALED_H
-#define SKV_STORE_SEALED_H
+#ifndef SKV_STORE_SEALED_VALUE_H
+#define SKV_STORE_SEALED_VALUE_H
 
 #include <openssl/evp.h>
 #include <stdbool.h>

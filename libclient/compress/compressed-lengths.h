@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/compress/lengths.h - which tokens of a layer are compressed, computed from the sequence's length and the
- * plan alone.
+ * libclient/compress/compressed-lengths.h - which tokens of a layer are compressed, computed from the sequence's length
+ * and the plan alone.
  */
-#ifndef SKV_CLIENT_COMPRESS_LENGTHS_H
-#define SKV_CLIENT_COMPRESS_LENGTHS_H
+#ifndef SKV_CLIENT_COMPRESS_COMPRESSED_LENGTHS_H
+#define SKV_CLIENT_COMPRESS_COMPRESSED_LENGTHS_H
 
 #include <stdint.h>
 

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/delta-error.h - measures the error of sparse attention in rows that attend only to attention sinks and a
+ * engine/sparse-error.h - measures the error of sparse attention in rows that attend only to attention sinks and a
  * sliding window, and how similar the error is in neighbouring rows.
  *
  * Rows are grouped into windows of gamma rows. The error of a row is compared with that of the first row of its window
- * (delta-similarity.h), which must have been added before. The measured rows are spread evenly over the windows whose
+ * (error-similarity.h), which must have been added before. The measured rows are spread evenly over the windows whose
  * first row misses at least one token.
  */
-#ifndef ENG_DELTA_ERROR_H
-#define ENG_DELTA_ERROR_H
+#ifndef ENG_SPARSE_ERROR_H
+#define ENG_SPARSE_ERROR_H
 
 #include <stdbool.h>
-#include "engine/delta-similarity.h"
+#include "engine/error-similarity.h"
 
 struct eng_delta_error_shape {
 	uint32_t n_layers, n_heads, n_kv_heads, head_dim;

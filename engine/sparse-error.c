@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/delta-error.h"
+#include "engine/sparse-error.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/store/part.h"
+#include "daemon/store/block-part.h"
 
 #include <errno.h>
 #include <stdio.h>

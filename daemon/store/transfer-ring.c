@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/store/window.h"
+#include "daemon/store/transfer-ring.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/store/text.h"
+#include "daemon/store/error-text.h"
 
 #include <stdarg.h>
 #include <stdio.h>

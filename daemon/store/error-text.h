@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/text.h - error texts of one line.
+ * daemon/store/error-text.h - error texts of one line.
  *
  * The code that finds the cause of an error writes the text; callers only pass it on. A text is printable ASCII,
  * whatever a server has sent, and never contains a secret.
  */
-#ifndef SKV_STORE_TEXT_H
-#define SKV_STORE_TEXT_H
+#ifndef SKV_STORE_ERROR_TEXT_H
+#define SKV_STORE_ERROR_TEXT_H
 
 #define SKV_STORE_TEXT 256u /* bytes of a text, including NUL */
 

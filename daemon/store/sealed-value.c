@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/store/sealed.h"
+#include "daemon/store/sealed-value.h"
 
 #include <openssl/rand.h>
 #include <string.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/store/replies.h"
+#include "daemon/store/resp-replies.h"
 
 #include <errno.h>
 #include <hiredis/hiredis.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/conn/dial.h - opens a socket to the daemon that serves at a path. */
-#ifndef SKV_CLIENT_CONN_DIAL_H
-#define SKV_CLIENT_CONN_DIAL_H
+/* libclient/conn/connect.h - opens a socket to the daemon that serves at a path. */
+#ifndef SKV_CLIENT_CONN_CONNECT_H
+#define SKV_CLIENT_CONN_CONNECT_H
 
 /*
  * Connect, without waiting. Returns 0, or a negative errno with the last error set. -EAGAIN: the daemon accepts no

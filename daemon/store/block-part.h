@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/part.h - parts of a block of a sealed prefix (see values.h): which bytes of which pages a part consists
- * of, and how it is sealed (sealed.h): with the tenant's key, bound to the block's name and layout and the part's
- * number.
+ * daemon/store/block-part.h - parts of a block of a sealed prefix (see values.h): which bytes of which pages a part
+ * consists of, and how it is sealed (sealed-value.h): with the tenant's key, bound to the block's name and layout and
+ * the part's number.
  */
-#ifndef SKV_STORE_PART_H
-#define SKV_STORE_PART_H
+#ifndef SKV_STORE_BLOCK_PART_H
+#define SKV_STORE_BLOCK_PART_H
 
 #include <sparsekv/types.h>
 #include "daemon/store/client.h"
-#include "daemon/store/sealed.h"
+#include "daemon/store/sealed-value.h"
 #include "daemon/store/values.h"
 
 #define SKV_STORE_PART_OVERHEAD SKV_STORE_SEAL_OVERHEAD

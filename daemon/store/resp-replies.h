@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/replies.h - parses the replies of a Redis or Valkey server, in the protocol RESP2, with hiredis.
+ * daemon/store/resp-replies.h - parses the replies of a Redis or Valkey server, in the protocol RESP2, with hiredis.
  *
  * Replies are untrusted. hiredis buffers incomplete data, so the size of its buffer is bounded: if a server announces a
  * string larger than `max_bytes`, the connection ends before the string's bytes are read. A line of more than
  * SKV_STORE_LINE bytes also ends it. No memory is allocated for the announced number of an array's elements: the parts
  * of a reply are passed to a callback as they arrive, which refuses parts that it does not expect.
  */
-#ifndef SKV_STORE_REPLIES_H
-#define SKV_STORE_REPLIES_H
+#ifndef SKV_STORE_RESP_REPLIES_H
+#define SKV_STORE_RESP_REPLIES_H
 
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include "daemon/store/text.h"
+#include "daemon/store/error-text.h"
 
 #define SKV_STORE_LINE 4096u
 #define SKV_STORE_DEPTH 5u

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/store/call.h"
+#include "daemon/store/multi-key.h"
 
 #include <errno.h>
 #include <poll.h>

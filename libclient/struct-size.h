@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/sized.h - reads structs whose first field is their size, as the caller compiled them.
+ * libclient/struct-size.h - reads structs whose first field is their size, as the caller compiled them.
  *
  * A caller built with an older header passes a shorter struct; the missing tail is taken as zeros. A struct longer than
  * this library's is refused, because the library does not know the meaning of the tail.
  */
-#ifndef SKV_CLIENT_SIZED_H
-#define SKV_CLIENT_SIZED_H
+#ifndef SKV_CLIENT_STRUCT_SIZE_H
+#define SKV_CLIENT_STRUCT_SIZE_H
 
 #include <stddef.h>
 

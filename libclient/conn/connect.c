@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "libclient/conn/dial.h"
+#include "libclient/conn/connect.h"
 
 #include <errno.h>
 #include <pwd.h>

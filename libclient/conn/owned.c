@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "libclient/conn/held.h"
+#include "libclient/conn/owned.h"
 
 #include <stdlib.h>
 

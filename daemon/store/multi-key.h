@@ -1,15 +1,15 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/store/call.h - runs one call of the prefix store's client for many keys: sends a command for each key to the
- * key's server and matches replies to keys, within one deadline.
+ * daemon/store/multi-key.h - runs one call of the prefix store's client for many keys: sends a command for each key to
+ * the key's server and matches replies to keys, within one deadline.
  *
  * Until a key has a status, it is in one list of its node: either in `unsent` or in `in_flight`. If a node fails, all
  * keys in its lists get the error as their status, and keys of other nodes continue. A server buffers replies that are
  * not received yet. So a GET has only as many commands in flight as values fit into SKV_STORE_IN_FLIGHT bytes,
  * estimated by the size of recent values.
  */
-#ifndef SKV_STORE_CALL_H
-#define SKV_STORE_CALL_H
+#ifndef SKV_STORE_MULTI_KEY_H
+#define SKV_STORE_MULTI_KEY_H
 
 #include "daemon/store/client.h"
 #include "daemon/store/cluster.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/conn/held.h - the sessions and sequences that this client has, according to the daemon's replies. */
-#ifndef SKV_CLIENT_CONN_HELD_H
-#define SKV_CLIENT_CONN_HELD_H
+/* libclient/conn/owned.h - the sessions and sequences that this client has, according to the daemon's replies. */
+#ifndef SKV_CLIENT_CONN_OWNED_H
+#define SKV_CLIENT_CONN_OWNED_H
 
 #include <stdbool.h>
 #include <stddef.h>

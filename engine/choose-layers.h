@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/choose.h - chooses from the measurements of a calibration the layers that select tokens for the layers after
- * them.
+ * engine/choose-layers.h - chooses from the measurements of a calibration the layers that select tokens for the layers
+ * after them.
  *
  * The functions do not depend on how the figures were measured. Layers are numbered from 0 to n_layers - 1, and lists
  * of layers are ascending. If two layers or heads are equally good, the lower one is chosen.
@@ -10,8 +10,8 @@
  * before `first` use dense attention. A layer that is not chosen attends to the tokens selected by the last chosen
  * layer before it.
  */
-#ifndef ENG_CHOOSE_H
-#define ENG_CHOOSE_H
+#ifndef ENG_CHOOSE_LAYERS_H
+#define ENG_CHOOSE_LAYERS_H
 
 #include <stdint.h>
 

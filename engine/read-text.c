@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/read.h"
+#include "engine/read-text.h"
 
 #include <errno.h>
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/delta-similarity.h - measures how similar the errors of sparse attention are in neighbouring rows. Corrected
+ * engine/error-similarity.h - measures how similar the errors of sparse attention are in neighbouring rows. Corrected
  * sparse prefill (Delta Attention) helps only if they are similar.
  *
  * The difference d of a row is a head's output of dense attention minus its output of sparse attention. Of each window
@@ -9,8 +9,8 @@
  * smaller if 2 cos |d_0| |d_j| > |d_0|^2, where cos is the cosine between d_0 and d_j; if d_0 and d_j have the same
  * length, a cosine above 1/2 is enough.
  */
-#ifndef ENG_DELTA_SIMILARITY_H
-#define ENG_DELTA_SIMILARITY_H
+#ifndef ENG_ERROR_SIMILARITY_H
+#define ENG_ERROR_SIMILARITY_H
 
 #include <stdint.h>
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "libclient/sized.h"
+#include "libclient/struct-size.h"
 
 #include <errno.h>
 #include <stdint.h>
