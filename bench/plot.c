@@ -19,7 +19,7 @@
 #define ROWS_MAX 4096
 
 struct options {
-	const char *y, *x, *by, *whisker, *where, *title, *output;
+	const char *y, *x, *by, *styles, *whisker, *where, *title, *output;
 	bool log;
 };
 

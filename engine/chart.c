@@ -9,14 +9,16 @@
 #define MARGIN 24
 #define FONT 13
 #define CHAR_WIDTH (FONT * 0.602)
-#define LINE 20   /* height of a line of the legend */
+#define LINE 20        /* height of a line of the legend */
+#define LABEL_LINE 15  /* least distance between the labels of two lines */
+#define LABEL_GAP 24   /* from the end of the plot to the labels of lines */
 #define BAR 15
 #define BAR_GAP 2
 #define GROUP_GAP 14
 #define PLOT_WIDTH 620
 #define LINES_HEIGHT 300
 #define MARKS 24 /* most points of a line that get a mark */
-#define AXIS_HEIGHT 44 /* room for tick labels and the title of the axis */
+#define AXIS_HEIGHT 44 /* room for tick labels and the label of the x axis */
 #define VALUE_WIDTH 76 /* room for the number beside the longest bar */
 #define INK "#222222"
 #define FAINT "#6b6b6b"
@@ -138,10 +140,7 @@ static const char *tick_text(const struct axis *a, double x, char text[32])
 /* Writes a number with three significant digits, because the figures are not more precise. */
 static const char *value_text(double x, char text[32])
 {
-	int whole = x >= 1 ? (int)log10(x) + 1 : 1;
-	snprintf(text, 32, "%.*f", whole >= 3 ? 0 : 3 - whole, x);
-	if (x > 0 && x < 0.1)
-		snprintf(text, 32, "%.2g", x);
+	snprintf(text, 32, x >= 100 ? "%.0f" : "%.3g", x);
 	return text;
 }
 
@@ -209,7 +208,7 @@ static double draw_bars(const struct chart *c, const struct panel *p, double y, 
 		top += group;
 	}
 	write_line(f, left, y, left, y + height, INK, 1);
-	write_text(f, left + PLOT_WIDTH / 2.0, y + height + 36, MIDDLE, INK, "", p->label);
+	write_text(f, left, y - 8, START, INK, "", p->label);
 	return y + height + AXIS_HEIGHT;
 }
 
@@ -287,6 +286,59 @@ static void draw_round(const struct axis *x, double bottom, FILE *f)
 		}
 }
 
+/* Do lines have labels of their own? A single series may have no name. */
+static bool has_labels(const struct chart *c)
+{
+	return c->number && *c->series[0];
+}
+
+static double labels_width(const struct chart *c)
+{
+	int longest = 0;
+	for (int s = 0; s < c->n_series; s++)
+		longest = columns_of(c->series[s]) > longest ? columns_of(c->series[s]) : longest;
+	return LABEL_GAP + longest * CHAR_WIDTH;
+}
+
+/* Returns the x value at which a series ends, or -1 if it has no value. */
+static int last_of(const struct chart *c, const struct panel *p, int series)
+{
+	int i = c->n_x - 1;
+	while (i >= 0 && isnan(p->value[series * c->n_x + i]))
+		i--;
+	return i;
+}
+
+/*
+ * Writes the name of each series to the right of the plot, at the height of the line's end, with a thin line from
+ * there. The labels have the order of the ends. Labels that would overlap are moved down, then up from the bottom.
+ */
+static void draw_labels(const struct chart *c, const struct panel *p, const struct axis *x, const struct axis *y,
+                        FILE *f)
+{
+	int order[CHART_SERIES_MAX], n = 0;
+	double end[CHART_SERIES_MAX], at[CHART_SERIES_MAX], right = x->at + x->length + 20;
+	for (int s = 0; s < c->n_series; s++) {
+		int last = last_of(c, p, s), k = n;
+		if (last < 0)
+			continue;
+		end[s] = at[s] = coordinate(y, p->value[s * c->n_x + last]);
+		for (n++; k > 0 && end[order[k - 1]] > end[s]; k--)
+			order[k] = order[k - 1];
+		order[k] = s;
+	}
+	for (int k = 1; k < n; k++)
+		at[order[k]] = fmax(at[order[k]], at[order[k - 1]] + LABEL_LINE);
+	for (int k = n - 1; k >= 0; k--)
+		at[order[k]] = fmin(at[order[k]], k == n - 1 ? y->at : at[order[k + 1]] - LABEL_LINE);
+	for (int k = 0; k < n; k++) {
+		int s = order[k];
+		write_line(f, coordinate(x, c->number[last_of(c, p, s)]) + 5, end[s], right + LABEL_GAP - 5, at[s],
+		           colour_of(s), 0.5);
+		write_text(f, right + LABEL_GAP, at[s] + 4, START, colour_of(s), "", c->series[s]);
+	}
+}
+
 static double draw_lines(const struct chart *c, const struct panel *p, double y, FILE *f)
 {
 	double left = MARGIN + 80, bottom = y + LINES_HEIGHT;
@@ -307,6 +359,8 @@ static double draw_lines(const struct chart *c, const struct panel *p, double y,
 		write_text(f, at, bottom + 18, MIDDLE, FAINT, "", c->x[i]);
 	}
 	write_line(f, left, bottom, left + PLOT_WIDTH, bottom, INK, 1);
+	if (has_labels(c))
+		draw_labels(c, p, &x, &v, f);
 	for (int s = 0; s < c->n_series; s++)
 		draw_series(c, p, &x, &v, s, f);
 	write_text(f, left + PLOT_WIDTH / 2.0, bottom + 36, MIDDLE, INK, "", c->x_label);
@@ -361,13 +415,13 @@ static void draw_matrix(const void *matrix, FILE *f)
 /* ---- whole charts ---------------------------------------------------------------------------- */
 
 /*
- * Draws the legend: the name of each series beside its colour, in as many lines as needed. Returns the y coordinate of
- * the legend's end. If f is NULL, draws nothing and only computes this coordinate.
+ * Draws the legend of a chart of bars: the name of each series beside its colour, in as many lines as needed. Returns
+ * the y coordinate of the legend's end. If f is NULL, draws nothing and only computes this coordinate.
  */
 static double legend(const struct chart *c, double width, double y, FILE *f)
 {
 	double x = MARGIN;
-	if (c->n_series == 1 && !*c->series[0])
+	if (c->number || (c->n_series == 1 && !*c->series[0]))
 		return y;
 	for (int s = 0; s < c->n_series; s++) {
 		double wide = columns_of(c->series[s]) * CHAR_WIDTH + 40;
@@ -388,19 +442,20 @@ static double legend(const struct chart *c, double width, double y, FILE *f)
 static void draw_chart(const void *chart, FILE *f)
 {
 	const struct chart *c = chart;
-	double width = 2 * MARGIN + (c->number ? 80 : label_width(c)) + PLOT_WIDTH + VALUE_WIDTH;
+	double left = c->number ? 80 : label_width(c), right = has_labels(c) ? labels_width(c) : VALUE_WIDTH;
+	double width = 2 * MARGIN + left + PLOT_WIDTH + right;
 	double title = 2 * MARGIN + columns_of(c->title) * CHAR_WIDTH * 15 / FONT, y = MARGIN + 16, height;
 	if (title > width)
 		width = title;
 	height = legend(c, width, y + 16, NULL) + MARGIN / 2.0;
 	for (int i = 0; i < c->n_panels; i++)
-		height += AXIS_HEIGHT + 8 + (c->number ? LINES_HEIGHT + 20 : groups_height(c, &c->panel[i]));
+		height += AXIS_HEIGHT + 28 + (c->number ? LINES_HEIGHT : groups_height(c, &c->panel[i]));
 
 	begin_svg(width, height, f);
 	write_text(f, MARGIN, y, START, INK, " font-size=\"15\" font-weight=\"bold\"", c->title);
 	y = legend(c, width, y + 16, f);
 	for (int i = 0; i < c->n_panels; i++)
-		y = 8 + (c->number ? draw_lines(c, &c->panel[i], y + 20, f) : draw_bars(c, &c->panel[i], y, f));
+		y = 8 + (c->number ? draw_lines(c, &c->panel[i], y + 20, f) : draw_bars(c, &c->panel[i], y + 20, f));
 	fputs("</svg>\n", f);
 }
 
