@@ -55,7 +55,7 @@ static void on_hello(struct skv_server *s, struct skv_conn *conn, const struct s
 	skv_core_client_store(s->core, ok.client, peer->pidfd);
 	skv_conn_set_client(conn, ok.client, program);
 	skv_reply_hello(s, conn, h, &ok);
-	skv_log(LOG_DEBUG, "%s, uid %u: client %u", skv_conn_name(conn), (unsigned)peer->uid, ok.client);
+	skv_log(LOG_DEBUG, "%s, uid %u: connected as client %u", skv_conn_name(conn), (unsigned)peer->uid, ok.client);
 }
 
 static void on_open(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
@@ -84,7 +84,7 @@ static void on_open(struct skv_server *s, struct skv_conn *conn, const struct sk
 	if (skv_reply_failed(s, conn, h->serial, "opening a session", r))
 		return;
 	r = skv_core_session_policy(s->core, skv_conn_client(conn), info.session, &ok.policy);
-	if (skv_reply_failed(s, conn, h->serial, "a new session's policy", r))
+	if (skv_reply_failed(s, conn, h->serial, "getting the policy of a new session", r))
 		return;
 	ok.session = info.session;
 	ok.pool = info.pool;
@@ -191,7 +191,7 @@ static void on_lease_put(struct skv_server *s, struct skv_conn *conn, const stru
 	int r = skv_core_lease_put(s->core, skv_conn_client(conn), m->session, (const void *)(m + 1), m->n_runs);
 
 	(void)fds;
-	if (!skv_reply_failed(s, conn, h->serial, "taking pages back", r))
+	if (!skv_reply_failed(s, conn, h->serial, "taking back leased pages", r))
 		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
@@ -204,7 +204,7 @@ static void on_seq_release(struct skv_server *s, struct skv_conn *conn, const st
 		s->core, client, m->session, m->seq, (const void *)(m + 1), m->n_runs);
 
 	(void)fds;
-	if (was_done(s, conn, r) || !skv_reply_failed(s, conn, h->serial, "shared pages", r))
+	if (was_done(s, conn, r) || !skv_reply_failed(s, conn, h->serial, "releasing shared pages", r))
 		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
@@ -226,7 +226,7 @@ static void on_named(struct skv_server *s, struct skv_conn *conn, const struct s
 		r = skv_core_reconnect_seq(s->core, client, seq->session, seq->seq);
 	else
 		r = skv_core_reconnect_pages(s->core, client, runs->session, (const void *)(runs + 1), runs->n_runs);
-	if (!skv_reply_failed(s, conn, h->serial, "what a client has", r))
+	if (!skv_reply_failed(s, conn, h->serial, "recording what a reconnecting client has", r))
 		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
@@ -302,7 +302,7 @@ static void on_segment_ack(struct skv_server *s, struct skv_conn *conn, const st
 	int r = skv_core_segment_ack(s->core, skv_conn_client(conn), m->pool, m->segment);
 
 	(void)fds;
-	if (!skv_reply_failed(s, conn, h->serial, "a segment's acknowledgement", r))
+	if (!skv_reply_failed(s, conn, h->serial, "acknowledging a segment", r))
 		skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }
 
@@ -317,7 +317,7 @@ static void on_policy_get(struct skv_server *s, struct skv_conn *conn, const str
 	int r = skv_core_session_policy(s->core, skv_conn_client(conn), m->session, &ok);
 
 	(void)fds;
-	if (skv_reply_failed(s, conn, h->serial, "a session's policy", r))
+	if (skv_reply_failed(s, conn, h->serial, "getting the policy of a session", r))
 		return;
 	plugin = skv_registry_by_id(s->registry, ok.plugin);
 	if (!plugin) {
@@ -338,7 +338,7 @@ static void on_lease_room(struct skv_server *s, struct skv_conn *conn, const str
 	int r = skv_core_lease_room(s->core, skv_conn_client(conn), m->session, &ok.pages);
 
 	(void)fds;
-	if (!skv_reply_failed(s, conn, h->serial, "a session's room", r))
+	if (!skv_reply_failed(s, conn, h->serial, "computing the room of a session", r))
 		skv_reply(s, conn, h, &ok, sizeof(ok), NULL, 0);
 }
 
@@ -369,10 +369,11 @@ static void on_policy_ack(struct skv_server *s, struct skv_conn *conn, const str
 	                            m->text);
 
 	(void)fds;
-	if (skv_reply_failed(s, conn, h->serial, "a policy's acknowledgement", r))
+	if (skv_reply_failed(s, conn, h->serial, "acknowledging a policy", r))
 		return;
 	if (m->error)
-		skv_log_peer(LOG_WARNING, "%s: session %u stays with its policy: %s", skv_conn_name(conn),
+		skv_log_peer(LOG_WARNING, "%s: session %u refused its new policy and keeps the old one: %s",
+		             skv_conn_name(conn),
 		             m->session, *m->text ? m->text : strerror(m->error));
 	skv_reply(s, conn, h, NULL, 0, NULL, 0);
 }

@@ -109,7 +109,7 @@ static void on_corrupt(void *server, uid_t uid, const char *model, const char *n
 {
 	(void)server;
 	skv_log_peer(LOG_WARNING,
-	             "sequence %s of model %s, uid %u: dropped, its memory is not valid: %s",
+	             "sequence %s of model %s, uid %u, was dropped, since its memory is not valid: %s",
 	             *name ? name : "(anonymous)", model, (unsigned)uid, why);
 }
 
@@ -119,8 +119,8 @@ static int open_sockets(struct skv_server *s, int fds[2])
 	fds[0] = s->restart.passed.clients;
 	fds[1] = s->restart.passed.operators;
 	if (fds[0] >= 0 && fds[1] < 0)
-		skv_log(LOG_WARNING, "no socket for operators was passed (sparsekvd-operators.socket): policies cannot "
-		                     "be loaded or swapped");
+		skv_log(LOG_WARNING, "the service manager passed no socket for operators (sparsekvd-operators.socket): "
+		                     "policies cannot be loaded or swapped");
 	return fds[0] >= 0 ? 0 : skv_sockets_open(&s->config, &s->life.sockets, fds);
 }
 
@@ -193,7 +193,7 @@ static int start_devices(struct skv_server *s)
 	int r = s->config.cuda == SKV_CUDA_REQUIRED ? skv_device_need(s, SKV_DEVICE_CUDA(0), why) : 0;
 
 	if (r)
-		skv_log(LOG_ERR, "cuda = required, but there is no device: %s", why);
+		skv_log(LOG_ERR, "cuda = required, but the first CUDA device cannot be used: %s", why);
 	return -r;
 }
 
@@ -274,7 +274,7 @@ static int start_jobs(struct skv_server *s)
 	int r = skv_jobs_new(&config, &s->jobs, why);
 
 	if (r < 0)
-		skv_log(LOG_ERR, "workers: %s", why);
+		skv_log(LOG_ERR, "the workers cannot be set up: %s", why);
 	return r;
 }
 
@@ -390,7 +390,7 @@ static void on_watchdog(struct skv_op *op, int res)
 static void stop(struct skv_server *s, const char *why)
 {
 	if (!s->life.stopping)
-		skv_log(LOG_NOTICE, "stopping: %s", why);
+		skv_log(LOG_NOTICE, "the daemon stops: %s", why);
 	s->life.stopping = true;
 	skv_loop_quit(s->loop);
 }
@@ -402,7 +402,7 @@ static void on_command(struct skv_op *op, int res)
 	if (res == -ECANCELED)
 		return;
 	if (s->life.command % COMMAND_RELOAD)
-		stop(s, "asked to");
+		stop(s, "a stop was requested");
 	else
 		begin_reload(s);
 	skv_op_read(s->loop, op, s->life.command_fd, &s->life.command, sizeof(s->life.command), on_command);
@@ -415,7 +415,7 @@ static void on_signal(struct skv_op *op, int res)
 	if (res == -ECANCELED)
 		return;
 	if (res != (int)sizeof(s->life.signal))
-		skv_log(LOG_ERR, "reading signals: %s", res < 0 ? strerror(-res) : "a short read");
+		skv_log(LOG_ERR, "a signal cannot be read: %s", res < 0 ? strerror(-res) : "a short read");
 	else if (s->life.signal.ssi_signo == SIGHUP)
 		begin_reload(s);
 	else
@@ -505,7 +505,7 @@ static void begin_reload(struct skv_server *s)
 		        "reload: pool-bytes cannot grow beyond four times what the daemon started with");
 	apply_config(s);
 	skv_parking_reload(s);
-	skv_log(LOG_NOTICE, "reloaded");
+	skv_log(LOG_NOTICE, "the configuration is reloaded");
 	skv_scan_start(s->scan, s->config.policy_path, on_scanned, s);
 }
 
@@ -529,7 +529,7 @@ static int close_core(struct skv_server *s)
 	skv_jobs_close(s->jobs);
 	r = skv_loop_drain(s->loop);
 	if (r < 0)
-		skv_log(LOG_ERR, "draining the ring: %s", strerror(-r));
+		skv_log(LOG_ERR, "waiting for the end of operations of the io_uring failed: %s", strerror(-r));
 	s->hostmem.loop = NULL;
 	if (s->failure) {
 		/* leaves the state as of the last commit, from which the next daemon continues */
@@ -540,13 +540,13 @@ static int close_core(struct skv_server *s)
 		skv_core_drop_all(s->core);
 	off = skv_core_balance(s->core, !keeps);
 	if (off) {
-		skv_log(LOG_CRIT, "the state does not balance: %s", off);
+		skv_log(LOG_CRIT, "the state is inconsistent, which is a defect of the daemon: %s", off);
 		return -EUCLEAN;
 	}
 	if (keeps)
 		skv_past_leave(s);
 	else
-		skv_log(LOG_NOTICE, "state balances; bye");
+		skv_log(LOG_NOTICE, "the state is consistent and empty; the daemon ends");
 	return r;
 }
 
@@ -568,7 +568,7 @@ int skv_server_run(struct skv_server *s)
 
 	r = skv_loop_run(s->loop);
 	if (r < 0)
-		skv_server_fail(s, "the ring", r);
+		skv_server_fail(s, "the io_uring", r);
 	s->life.stopping = true;
 	closed = close_core(s);
 	return s->failure ? s->failure : closed;

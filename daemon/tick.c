@@ -43,13 +43,13 @@ static bool age(struct skv_server *s)
 
 	skv_core_dropped(s->core, &aged, &for_room);
 	if (aged > s->tick.told_aged)
-		skv_log(LOG_INFO, "%llu sequences dropped: no client held them for sequence-ttl, %llu s",
+		skv_log(LOG_INFO, "%llu sequences were dropped, since no client held them for sequence-ttl, %llu s",
 		        (unsigned long long)(aged - s->tick.told_aged),
 		        (unsigned long long)(s->config.sequence_ttl / 1000000000u));
 	if (for_room > s->tick.told_for_room)
 		skv_log(LOG_WARNING,
-		        "%llu sequences that no client held were dropped: a memory is used up, and their users had "
-		        "more than their share of it",
+		        "%llu sequences that no client held were dropped: host or device memory is used up, and their "
+		        "users had more than their share of it",
 		        (unsigned long long)(for_room - s->tick.told_for_room));
 	s->tick.told_aged = aged;
 	s->tick.told_for_room = for_room;

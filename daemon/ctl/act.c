@@ -111,7 +111,7 @@ int skv_ctl_policy_load(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	skv_wire_string(m.name, sizeof(m.name), slash ? slash + 1 : o->arg);
 	r = skv_ctl_ask(ctl, SKV_MSG_POLICY_LOAD, &m, sizeof(m), sealed, &answer);
 	if (r < 0) {
-		fprintf(stderr, "sparsekvctl: %s: refused\n", o->arg);
+		fprintf(stderr, "sparsekvctl: policy file %s is refused\n", o->arg);
 		return skv_ctl_complain(ctl, r);
 	}
 	if (o->json) {
@@ -187,9 +187,11 @@ static int wait_for_sessions(struct skv_ctl *ctl, const json_t *swapped, double 
 		waited = (double)(now.tv_sec - begin.tv_sec) + (double)(now.tv_nsec - begin.tv_nsec) / 1e9;
 	} while (o.pending && waited < seconds);
 	if (o.refused)
-		fprintf(stderr, "sparsekvctl: %u sessions refused it and go on as before; %s\n", o.refused, o.why);
+		fprintf(stderr, "sparsekvctl: %u sessions refused the policy and keep their old one; %s\n",
+		        o.refused, o.why);
 	if (o.pending)
-		fprintf(stderr, "sparsekvctl: %u sessions made no step in %.1f s\n", o.pending, waited);
+		fprintf(stderr, "sparsekvctl: %u sessions made no step in %.1f s and have not switched yet\n",
+		        o.pending, waited);
 	return o.refused || o.pending ? SKV_EXIT_REFUSED : SKV_EXIT_OK;
 }
 

@@ -71,7 +71,7 @@ int skv_ctl_policy_verify(struct skv_ctl *ctl, const struct skv_ctl_options *o)
 	fflush(stdout);
 	if (!*v.bad)
 		return SKV_EXIT_OK;
-	fprintf(stderr, "sparsekvctl: %s: failed: %s\n", v.spec, v.bad);
-	fprintf(stderr, "sparsekvctl: repeat it with --seed %llu\n", (unsigned long long)v.bad_seed);
+	fprintf(stderr, "sparsekvctl: policy %s failed the verification: %s\n", v.spec, v.bad);
+	fprintf(stderr, "sparsekvctl: repeat the case that failed with --seed %llu\n", (unsigned long long)v.bad_seed);
 	return SKV_EXIT_REFUSED;
 }

@@ -514,7 +514,7 @@ int skv_files_open(struct skv_files *f, const char *path, skv_files_odd odd, cha
 		r = -EPERM;
 	} else if (r == 0) {
 		r = skv_disk_lock_out(f->folder);
-		snprintf(why, len, r == -EWOULDBLOCK ? "a worker of another daemon is writing there" : "%s",
+		snprintf(why, len, r == -EWOULDBLOCK ? "a worker of another daemon is writing to the folder" : "%s",
 		         strerror(-r));
 	} else {
 		snprintf(why, len, "%s", strerror(-r));

@@ -38,7 +38,7 @@ static int wait_for_more(struct skv_disk_work *work, int fd)
 
 	while (r == 0 && poll(&p, 1, (int)(patience_ms < LOOK_MS ? patience_ms : LOOK_MS)) <= 0) {
 		if (skv_now_ns() >= end_ns)
-			return skv_disk_refuse(work, -ETIMEDOUT, "nothing was received for %llu s",
+			return skv_disk_refuse(work, -ETIMEDOUT, "nothing was received of the file for %llu s",
 			                       (unsigned long long)(patience_ms / 1000));
 		r = skv_disk_progress(work, 0);
 	}
@@ -52,7 +52,7 @@ static int check_rate(const struct import *s)
 
 	if (waited_ms <= patience_ms || s->at >= (waited_ms - patience_ms) / 1000 * SKV_DISK_IMPORT_RATE)
 		return 0;
-	return skv_disk_refuse(s->reader.work, -ETIMEDOUT, "got %llu bytes in %llu s, expected %u a second",
+	return skv_disk_refuse(s->reader.work, -ETIMEDOUT, "got %llu bytes of the file in %llu s, expected %u a second",
 	                       (unsigned long long)s->at,
 	                       (unsigned long long)(waited_ms / 1000), SKV_DISK_IMPORT_RATE);
 }
@@ -79,13 +79,14 @@ static int read_exactly(struct import *s, char *to, size_t bytes)
 			if (r == 0)
 				r = skv_disk_progress(work, 0);
 		} else if (n == 0) {
-			r = skv_disk_refuse(work, -EBADMSG, "it ends after %llu bytes, expected %llu",
+			r = skv_disk_refuse(work, -EBADMSG, "the file ends after %llu bytes, expected %llu",
 			                    (unsigned long long)s->at,
 			                    (unsigned long long)(s->reader.header.file_bytes
 			                                                 ? s->reader.header.file_bytes
 			                                                 : SKV_PARKED_ALIGN));
 		} else if (errno != EINTR && errno != EAGAIN) {
-			r = skv_disk_refuse(work, -errno, "reading at byte %llu: %s", (unsigned long long)s->at,
+			r = skv_disk_refuse(work, -errno, "the file to be imported cannot be read at byte %llu: %s",
+			                    (unsigned long long)s->at,
 			                    strerror(errno));
 		}
 	}
@@ -131,7 +132,8 @@ static int read_header(struct import *s)
 	int r;
 
 	if (fstat(work->fds[SKV_DISK_FD_OTHER], &st) < 0)
-		return skv_disk_refuse(work, -errno, "inspecting what is to be imported: %s", strerror(errno));
+		return skv_disk_refuse(work, -errno, "the descriptor of the file to be imported cannot be used: %s",
+		                       strerror(errno));
 	s->regular = S_ISREG(st.st_mode);
 	if (!s->regular && !S_ISFIFO(st.st_mode) && !S_ISSOCK(st.st_mode))
 		return skv_disk_refuse(work, -EBADMSG, "got neither a file nor a pipe, expected one of them");
@@ -142,7 +144,7 @@ static int read_header(struct import *s)
 	r = skv_disk_reader_check(work, &s->reader.header, s->regular ? (uint64_t)st.st_size : UINT64_MAX);
 	if (r == 0 && s->reader.header.n_keys) /* a prefix's keys depend on the secret of the daemon that made them */
 		return skv_disk_refuse(work, -EBADMSG,
-		                       "it is the file of a sealed prefix, expected that of a sequence");
+		                       "got the file of a sealed prefix, expected that of a sequence");
 	return r;
 }
 
@@ -177,7 +179,7 @@ int skv_disk_import(struct skv_disk_work *work)
 		return r;
 	skv_parked_file(m->name, m->rank, m->n_ranks, s.reader.header.name, work->file);
 	if (faccessat(work->fds[SKV_DISK_FD_USER], work->file, F_OK, 0) == 0)
-		return skv_disk_refuse(work, -EEXIST, "there is a parked sequence '%s' of model '%s'",
+		return skv_disk_refuse(work, -EEXIST, "there is a parked sequence '%s' of model '%s' already",
 		                       s.reader.header.name, m->name);
 	r = run(&s);
 	skv_disk_writer_free(&s.writer);

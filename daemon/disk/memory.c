@@ -266,9 +266,9 @@ static void check_seqmem(struct skv_disk_memory *m)
 	const char *wrong = skv_seqmem_check(&m->seqmem, &m->layout);
 
 	if (!wrong && m->seqmem.commit != m->header->commit)
-		wrong = "its sequence memory has another commit than its header";
+		wrong = "the file's sequence memory has another commit than its header";
 	if (!wrong && (m->seqmem.holder || m->seqmem.journal_n || m->seqmem.journal_epoch))
-		wrong = "its sequence memory was in use when it was parked";
+		wrong = "the file's sequence memory was in use when it was parked";
 	if (wrong)
 		snprintf(m->wrong, sizeof(m->wrong), "%s", wrong);
 }
@@ -366,7 +366,7 @@ int skv_disk_memory_check(struct skv_disk_memory *m)
 	if (*m->wrong)
 		return skv_disk_refuse(m->work, -EBADMSG, "%s", m->wrong);
 	if (m->n_pages != h->n_pages)
-		return skv_disk_refuse(m->work, -EBADMSG, "its page tables have %llu pages, its header says %llu",
+		return skv_disk_refuse(m->work, -EBADMSG, "the file's page tables have %llu pages, its header says %llu",
 		                       (unsigned long long)m->n_pages, (unsigned long long)h->n_pages);
 	return 0;
 }

@@ -60,10 +60,10 @@ static const char *check_names(const struct skv_parked_header *h)
 
 	skv_wire_to_model(&m, &h->model);
 	if (memcmp(m.name, h->model.name, sizeof(m.name)) != 0)
-		return "its model has no valid name";
+		return "the file's model has no valid name";
 	skv_wire_string(name, sizeof(name), h->name);
 	if (memcmp(name, h->name, sizeof(name)) != 0 || !(h->n_keys ? skv_prefix_name_valid : skv_name_valid)(name))
-		return "its sequence has no valid name";
+		return "the file's sequence has no valid name";
 	return skv_model_check(&m);
 }
 
@@ -77,26 +77,26 @@ static const char *check_counts(const struct skv_parked_header *h)
 
 	skv_wire_to_model(&m, &h->model);
 	if (h->max_tokens < 1 || h->max_tokens > SKV_MAX_TOKENS)
-		return "its sequence may have more tokens than a daemon allows, or none";
+		return "the file's sequence may have more tokens than a daemon allows, or none";
 	if ((uint64_t)m.n_layers * skv_pages_of(h->max_tokens) > SKV_SEQ_MAX_ENTRIES)
-		return "its sequence may have more pages than a daemon allows";
+		return "the file's sequence may have more pages than a daemon allows";
 	if (len > h->max_tokens)
-		return "its committed length is beyond the sequence's maximum";
+		return "the file's committed length is beyond the sequence's maximum";
 	if (h->n_keys && (len % SKV_BLOCK_TOKENS || h->n_keys != len / SKV_BLOCK_TOKENS))
-		return "it has another number of block keys than its prefix has blocks";
+		return "the file has another number of block keys than its prefix has blocks";
 	if (h->seqmem_bytes != sizeof(struct skv_seqmem))
-		return "its sequence memory has a header of another size: another version of the daemon wrote it";
+		return "the file's sequence memory has a header of another size: another version of the daemon wrote it";
 	if (h->state_bytes > SKV_SEQ_STATE_MAX || h->state_bytes % sizeof(uint32_t))
-		return "its policy's state has a size that cannot be";
+		return "the policy state in the file has a size that is not possible";
 	if (h->page_bytes != skv_page_bytes(&m))
-		return "its pages have another size than its model's";
+		return "the file's pages have another size than its model's";
 	skv_seqmem_layout(&m, h->max_tokens, &layout);
 	for (uint32_t table = 0; table < layout.n_tables; table++)
 		n_entries += skv_seqmem_entries(&layout, table, len);
 	if (h->n_entries != n_entries)
-		return "it has another number of page table entries than a sequence of its length";
+		return "the file has another number of page table entries than a sequence of its length";
 	if (h->n_pages > h->n_entries)
-		return "it has more pages than page table entries";
+		return "the file has more pages than page table entries";
 	return NULL;
 }
 
@@ -106,11 +106,11 @@ const char *skv_parked_check(const struct skv_parked_header *h, uint64_t file_by
 	const char *wrong;
 
 	if (h->magic != SKV_PARKED_MAGIC)
-		return "it is not the file of a parked sequence";
+		return "this is not the file of a parked sequence";
 	if (h->version != SKV_PARKED_VERSION)
-		return "it is of another version of the format, expected 1";
+		return "the file is of another version of the format, expected 1";
 	if (h->header_sum != sum_of(h))
-		return "its header has another checksum than when it was parked";
+		return "the header of the file has another checksum than when it was written";
 	wrong = check_names(h);
 	if (!wrong)
 		wrong = check_counts(h);
@@ -118,9 +118,9 @@ const char *skv_parked_check(const struct skv_parked_header *h, uint64_t file_by
 		return wrong;
 	skv_parked_lay_out(&laid_out);
 	if (memcmp(&laid_out, h, sizeof(laid_out)) != 0)
-		return "its parts are not where they should be";
+		return "the parts of the file are not at the offsets that the format requires";
 	if (file_bytes != UINT64_MAX && file_bytes != h->file_bytes)
-		return "it has another size than its header says";
+		return "the file has another size than its header says";
 	return NULL;
 }
 

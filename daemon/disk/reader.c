@@ -44,7 +44,9 @@ int skv_disk_reader_compare(const struct skv_disk_reader *r, struct skv_disk_wor
 
 	for (uint32_t i = 0; i < n; i++)
 		if (skv_crc32c(0, (const char *)pages + i * h->page_bytes, h->page_bytes) != r->sums[first + i])
-			return skv_disk_refuse(work, -EBADMSG, "page %llu of %llu has another checksum than when it was parked",
+			return skv_disk_refuse(work, -EBADMSG,
+			                       "page %llu of %llu has another checksum than when the sequence was "
+			                       "parked",
 			                       (unsigned long long)(first + i), (unsigned long long)h->n_pages);
 	return 0;
 }
@@ -90,7 +92,8 @@ static int read_sums(struct skv_disk_reader *r)
 	sum = skv_crc32c(0, r->sums, h->n_pages * sizeof(*r->sums));
 	if (sum == h->sums_sum)
 		return 0;
-	return skv_disk_refuse(r->work, -EBADMSG, "the checksums of its pages have another checksum than when it was parked: %#x, expected %#x",
+	return skv_disk_refuse(r->work, -EBADMSG, "the checksums of the pages have another checksum than when the "
+	                                          "sequence was parked: %#x, expected %#x",
 	                       sum, h->sums_sum);
 }
 

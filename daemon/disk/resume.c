@@ -47,9 +47,9 @@ static int open_file(struct skv_disk_work *work, uint64_t *ret_bytes)
 	struct stat st;
 
 	if (fd < 0 || fstat(fd, &st) < 0)
-		r = skv_disk_refuse(work, -errno, "opening its file: %s", strerror(errno));
+		r = skv_disk_refuse(work, -errno, "the file cannot be opened: %s", strerror(errno));
 	else if (!S_ISREG(st.st_mode))
-		r = skv_disk_refuse(work, -EBADMSG, "it is no regular file");
+		r = skv_disk_refuse(work, -EBADMSG, "the file is not a regular file");
 	if (r < 0) {
 		skv_close_fd(fd);
 		return r;
@@ -70,15 +70,19 @@ static int check_job(struct skv_disk_work *work, const struct skv_parked_header 
 	const struct skv_disk_job *job = work->job;
 
 	if (!same_model(&h->model, &job->model))
-		return skv_disk_refuse(work, -EBADMSG, "it is of a model '%s' of another shape or rank, expected '%.*s'", h->model.name,
-		                       (int)SKV_NAME_MAX, job->model.name);
+		return skv_disk_refuse(work, -EBADMSG, "the file is of a model '%s' of another shape or rank, expected "
+		                                       "'%.*s'",
+		                       h->model.name, (int)SKV_NAME_MAX, job->model.name);
 	if (strncmp(h->name, job->name, sizeof(h->name)) != 0)
-		return skv_disk_refuse(work, -EBADMSG, "it is of sequence '%s', expected '%.*s'", h->name, (int)SKV_NAME_MAX, job->name);
+		return skv_disk_refuse(work, -EBADMSG, "the file is of sequence '%s', expected '%.*s'",
+		                       h->name, (int)SKV_NAME_MAX, job->name);
 	if (h->max_tokens != job->max_tokens)
-		return skv_disk_refuse(work, -EBADMSG, "its sequence may have %u tokens, expected %u", h->max_tokens, job->max_tokens);
+		return skv_disk_refuse(work, -EBADMSG, "the sequence in the file may have %u tokens, expected %u",
+		                       h->max_tokens, job->max_tokens);
 	if (h->n_pages != job->n_pages || h->page_bytes != job->page_bytes)
-		return skv_disk_refuse(work, -EBADMSG, "it has %llu pages of %llu bytes, expected %llu of %llu", (unsigned long long)h->n_pages,
-		                       (unsigned long long)h->page_bytes, (unsigned long long)job->n_pages, (unsigned long long)job->page_bytes);
+		return skv_disk_refuse(work, -EBADMSG, "the file has %llu pages of %llu bytes, expected %llu of %llu",
+		                       (unsigned long long)h->n_pages, (unsigned long long)h->page_bytes,
+		                       (unsigned long long)job->n_pages, (unsigned long long)job->page_bytes);
 	return 0;
 }
 
@@ -88,7 +92,7 @@ static int read_header(struct skv_disk_work *work, int fd, uint64_t file_bytes, 
 	int r;
 
 	if (n < 0)
-		return skv_disk_refuse(work, -errno, "reading its header: %s", strerror(errno));
+		return skv_disk_refuse(work, -errno, "the header of the file cannot be read: %s", strerror(errno));
 	if (n != (ssize_t)sizeof(*ret))
 		return skv_disk_refuse(work, -EBADMSG, "the file has %llu bytes, a header alone has %u", (unsigned long long)file_bytes,
 		                       SKV_PARKED_ALIGN);

@@ -36,7 +36,7 @@ static int open_file(struct skv_disk_work *work)
 	    (r == 0 && job->inode && (work->inode != job->inode || work->changed_ns != job->changed_ns)))
 		r = skv_disk_refuse(work, -ESTALE, "the sequence was resumed or dropped while it was exported");
 	else if (r < 0)
-		skv_disk_refuse(work, r, "its file %s: %s", job->file, strerror(-r));
+		skv_disk_refuse(work, r, "the file %s cannot be read: %s", job->file, strerror(-r));
 	if (r < 0)
 		skv_close_fd(file);
 	return r < 0 ? r : file;
@@ -57,10 +57,11 @@ static int send_some(struct skv_disk_work *work, int file, int out)
 		n = splice(file, NULL, out, NULL, left < AT_A_TIME ? left : AT_A_TIME,
 		           SPLICE_F_MOVE | SPLICE_F_NONBLOCK);
 		if (n == 0)
-			return skv_disk_refuse(work, -EIO, "its file ends after %llu bytes, expected %llu",
+			return skv_disk_refuse(work, -EIO, "the file ends after %llu bytes, expected %llu",
 			                       (unsigned long long)at, (unsigned long long)max);
 		if (n < 0 && errno != EINTR && errno != EAGAIN)
-			return skv_disk_refuse(work, -errno, "writing it to a pipe: %s", strerror(errno));
+			return skv_disk_refuse(work, -errno, "the file cannot be written to the pipe of the export: %s",
+			                       strerror(errno));
 		at += n > 0 ? (uint64_t)n : 0;
 		work->bytes += n > 0 ? (uint64_t)n : 0;
 	}

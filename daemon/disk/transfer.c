@@ -57,7 +57,7 @@ static int make_ring(struct skv_disk_work *work)
 	int r = has_ring ? 0 : io_uring_queue_init_params(2 * MAX_BUFFERS, &ring, &params);
 
 	has_ring = r == 0;
-	return r < 0 ? skv_disk_refuse(work, r, "the disk worker has no io_uring: %s", strerror(-r)) : 0;
+	return r < 0 ? skv_disk_refuse(work, r, "the disk worker cannot set up an io_uring: %s", strerror(-r)) : 0;
 }
 
 static void begin(struct skv_transfer *t, uint32_t i)
@@ -248,7 +248,8 @@ int skv_transfer_allocate(struct skv_transfer *t, uint64_t bytes)
 	io_uring_prep_fallocate(sqe, t->fd, 0, 0, (off_t)bytes);
 	r = call(t, sqe);
 	if (r < 0 && r != -EOPNOTSUPP && !t->error)
-		t->error = skv_disk_refuse(t->work, r, "disk space for %llu bytes: %s", (unsigned long long)bytes, strerror(-r));
+		t->error = skv_disk_refuse(t->work, r, "disk space for %llu bytes cannot be allocated: %s",
+		                           (unsigned long long)bytes, strerror(-r));
 	return t->error;
 }
 
@@ -287,7 +288,7 @@ int skv_transfer_sync(struct skv_transfer *t)
 	io_uring_prep_fsync(sqe, t->fd, 0);
 	r = call(t, sqe);
 	if (r < 0 && !t->error)
-		t->error = skv_disk_refuse(t->work, r, "synchronizing the file: %s", strerror(-r));
+		t->error = skv_disk_refuse(t->work, r, "the file cannot be synchronized: %s", strerror(-r));
 	return t->error;
 }
 

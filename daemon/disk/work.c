@@ -26,7 +26,7 @@ int skv_disk_remove(struct skv_disk_work *work)
 {
 	const int r = skv_files_remove(work->fds[SKV_DISK_FD_USER], work->job->file);
 
-	return r < 0 ? skv_disk_refuse(work, r, "removing the file: %s", strerror(-r)) : 0;
+	return r < 0 ? skv_disk_refuse(work, r, "the file cannot be removed: %s", strerror(-r)) : 0;
 }
 
 static int write_found(void *work, const struct skv_files_found *found, struct skv_parked_keys *keys)
@@ -48,5 +48,5 @@ int skv_disk_look(struct skv_disk_work *work)
 
 	if (r == 0)
 		r = skv_files_look(work->fds[SKV_DISK_FD_USER], work->job->file, write_found, work);
-	return r < 0 ? skv_disk_refuse(work, r, "looking into the user's folder: %s", strerror(-r)) : 0;
+	return r < 0 ? skv_disk_refuse(work, r, "the user's folder cannot be searched: %s", strerror(-r)) : 0;
 }

@@ -83,7 +83,8 @@ static int lock(struct skv_disk_work *work, int fd)
 {
 	const int r = skv_disk_lock(fd);
 
-	return r < 0 ? skv_disk_refuse(work, r, "the lock that shows the next daemon that a worker is at work: %s",
+	return r < 0 ? skv_disk_refuse(work, r, "the worker cannot take the lock that keeps the next daemon from "
+	                                        "starting meanwhile: %s",
 	                               strerror(-r))
 	             : r;
 }
@@ -104,7 +105,8 @@ static int open_user(struct skv_disk_work *work, int *fds, bool make)
 	const int r = skv_files_user(fds[SKV_DISK_FD_USER], work->job->uid, make);
 
 	if (r < 0)
-		return skv_disk_refuse(work, r, "the user's folder for parked sequences: %s", strerror(-r));
+		return skv_disk_refuse(work, r, "the user's folder for parked sequences cannot be opened: %s",
+		                       strerror(-r));
 	skv_close_fd(fds[SKV_DISK_FD_USER]);
 	fds[SKV_DISK_FD_USER] = r;
 	return 0;

@@ -42,14 +42,14 @@ int skv_disk_writer_begin(struct skv_disk_writer *w, struct skv_disk_work *work,
 
 	*w = (struct skv_disk_writer){.work = work, .header = *h, .fd = -1};
 	if (h->file_bytes > work->job->max_bytes)
-		return skv_disk_refuse(work, -EDQUOT, "the file would have %llu bytes, allowed are %llu", (unsigned long long)h->file_bytes,
-		                       (unsigned long long)work->job->max_bytes);
+		return skv_disk_refuse(work, -EDQUOT, "the file would have %llu bytes, expected at most %llu",
+		                       (unsigned long long)h->file_bytes, (unsigned long long)work->job->max_bytes);
 	w->sums = calloc(h->n_pages + 1, sizeof(*w->sums));
 	if (!w->sums)
 		return skv_disk_refuse(work, -ENOMEM, "the disk worker has no memory for checksums of %llu pages", (unsigned long long)h->n_pages);
 	r = create(w);
 	if (r < 0)
-		return skv_disk_refuse(work, r, "creating a file: %s", strerror(-r));
+		return skv_disk_refuse(work, r, "the file cannot be created: %s", strerror(-r));
 	r = skv_transfer_new(work, w->fd, &w->header, 1, &w->transfer);
 	return r < 0 ? r : skv_transfer_allocate(w->transfer, h->file_bytes);
 }
@@ -148,8 +148,8 @@ int skv_disk_writer_end(struct skv_disk_writer *w, const char *name, bool replac
 		return r;
 	r = publish(w, name, replaces);
 	if (r == -EEXIST)
-		return skv_disk_refuse(w->work, r, "there is a parked sequence of this model and name");
-	return r < 0 ? skv_disk_refuse(w->work, r, "giving the file its name: %s", strerror(-r)) : 0;
+		return skv_disk_refuse(w->work, r, "there is a parked sequence of this model and name already");
+	return r < 0 ? skv_disk_refuse(w->work, r, "the file cannot be given its name: %s", strerror(-r)) : 0;
 }
 
 void skv_disk_writer_free(struct skv_disk_writer *w)

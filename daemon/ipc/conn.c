@@ -131,8 +131,8 @@ void skv_conn_close(struct skv_conn *conn, int level, const char *why)
 	if (why && level == LOG_DEBUG)
 		skv_log(level, "%s, uid %u: %s", conn->name, (unsigned)conn->peer.uid, why);
 	else if (why)
-		skv_log_peer(level, "%s, uid %u: disconnected: %s", conn->name, (unsigned)conn->peer.uid,
-		             why);
+		skv_log_peer(level, "%s, uid %u: the daemon closed the connection: %s",
+		             conn->name, (unsigned)conn->peer.uid, why);
 	ipc->ops->gone(ipc->ctx, conn);
 
 	(void)shutdown(conn->fd, SHUT_RDWR);
@@ -253,18 +253,18 @@ static void serve(struct skv_conn *conn)
 	int seen = conn->seen;
 
 	if (seen >= 0 && !conn->operators && skv_rights_carried(&conn->recv_msg))
-		malformed(conn, "file descriptors, expected from operators only, on the operators' socket");
+		malformed(conn, "it has file descriptors, which only operators may send, on the operators' socket");
 	else if (seen == -ECONNRESET)
 		/*
 		 * the peer hung up without reading all its replies; the messages that it sent before are still received
 		 */
 		;
 	else if (seen == 0)
-		skv_conn_close(conn, LOG_DEBUG, "hung up");
+		skv_conn_close(conn, LOG_DEBUG, "the client closed its connection");
 	else if (seen < 0)
 		skv_conn_close(conn, LOG_WARNING, strerror(-seen));
 	else if ((size_t)seen > sizeof(conn->ipc->packet))
-		malformed(conn, "longer than the longest message");
+		malformed(conn, "longer than the protocol's largest message");
 	else
 		take(conn);
 	skv_conn_receive(conn);
@@ -296,7 +296,7 @@ static void died(struct skv_op *op, int res)
 	struct skv_conn *conn = SKV_OP_OWNER(op, struct skv_conn, death_op);
 
 	if (res != -ECANCELED)
-		skv_conn_close(conn, LOG_DEBUG, "its process is gone");
+		skv_conn_close(conn, LOG_DEBUG, "the client's process has ended");
 	skv_conn_free_when_idle(conn);
 }
 
@@ -305,7 +305,7 @@ static void hello_late(struct skv_op *op, int res)
 	struct skv_conn *conn = SKV_OP_OWNER(op, struct skv_conn, hello_op);
 
 	if (res == 0 && !conn->hello)
-		skv_conn_close(conn, LOG_INFO, "no HELLO in time");
+		skv_conn_close(conn, LOG_INFO, "it sent no HELLO within hello-timeout");
 	skv_conn_free_when_idle(conn);
 }
 
@@ -318,16 +318,16 @@ static const char *refuse(const struct skv_door *door, const struct skv_conn *co
 	const struct skv_peer *peer = &conn->peer;
 
 	if (!skv_peer_is_mapped(peer))
-		return "its user has no number in the daemon's user namespace";
+		return "its UID is not mapped in the daemon's user namespace";
 	if (door->operators && skv_peer_other_userns(peer))
-		return "it is in another user namespace, expected an operator in that of the daemon";
+		return "it is in another user namespace, but operators must be in the daemon's";
 	/* operators can still connect, so that they can free memory */
 	if (!door->operators && ipc->ops->used_up(ipc->ctx))
-		return "the daemon's memory is used up";
+		return "the memory of the daemon's cgroup is nearly used up";
 	if (ipc->n_conns > ipc->limits.connections) /* n_conns includes the new connection */
-		return "the daemon has the most connections that are allowed (max-clients)";
+		return "the limit of connections to the daemon is reached (max-clients)";
 	return conn->user->n_conns > ipc->limits.account_connections
-	               ? "its user has the most connections that are allowed (account-clients)"
+	               ? "the limit of connections of its user is reached (account-clients)"
 	               : NULL;
 }
 
@@ -338,7 +338,7 @@ static const char *refuse(const struct skv_door *door, const struct skv_conn *co
 static void turn_away(struct skv_conn *conn, int level, const char *why)
 {
 	skv_count(conn->ipc->counts, conn->peer.uid, SKV_COUNT_REFUSED, 1);
-	skv_log_peer(level, "%s, uid %u: refused: %s", conn->name, (unsigned)conn->peer.uid, why);
+	skv_log_peer(level, "%s, uid %u: connection refused: %s", conn->name, (unsigned)conn->peer.uid, why);
 	list_add(&conn->ipc->ended, conn);
 	(void)shutdown(conn->fd, SHUT_RDWR);
 	skv_conn_free_when_idle(conn);
@@ -354,7 +354,7 @@ void skv_conn_begin(struct skv_door *door, int fd)
 	if (!conn) {
 		skv_count(ipc->counts, SKV_NO_UID, SKV_COUNT_CONNECTIONS, 1);
 		skv_count(ipc->counts, SKV_NO_UID, SKV_COUNT_REFUSED, 1);
-		skv_log_peer(LOG_ERR, "no memory for a connection");
+		skv_log_peer(LOG_ERR, "out of memory: a new connection was refused");
 		skv_loop_close_fd(ipc->loop, fd);
 		return;
 	}

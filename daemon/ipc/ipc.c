@@ -33,7 +33,8 @@ static void accepted(struct skv_op *op, int res)
 	if (res < 0 && res != -ECONNABORTED && res != -EINTR && res != -EAGAIN) {
 		/* EMFILE, ENFILE or ENOMEM: connections wait in the socket's backlog until others have ended. */
 		if (!door->starved)
-			skv_log(LOG_ERR, "cannot accept connections for now: %s", strerror(-res));
+			skv_log(LOG_ERR, "new connections cannot be accepted now, and have to wait: %s",
+			        strerror(-res));
 		door->starved = true;
 		skv_op_timer(ipc->loop, &door->retry_op, RETRY_NS, retry);
 		return;

@@ -114,7 +114,7 @@ static struct skv_conn_out *out_new(struct skv_conn *conn, uint16_t type, uint32
 		.length = (uint32_t)bytes, .type = type, .n_fds = (uint16_t)n_fds, .serial = serial};
 
 	if (!out) {
-		skv_conn_close(conn, LOG_ERR, "no memory for its answer");
+		skv_conn_close(conn, LOG_ERR, "out of memory for a reply to it");
 		return NULL;
 	}
 	memcpy(out->packet, &header, sizeof(header));
@@ -125,7 +125,7 @@ static struct skv_conn_out *out_new(struct skv_conn *conn, uint16_t type, uint32
 		int fd = borrow_slot(conn->ipc, fds[out->n_fds]);
 
 		if (fd < 0) {
-			skv_conn_close(conn, LOG_ERR, "no file descriptors left for its answer");
+			skv_conn_close(conn, LOG_ERR, "the daemon has no file descriptors left for a reply to it");
 			out_free(conn->ipc, out);
 			return NULL;
 		}
@@ -199,7 +199,8 @@ static uint64_t unread(const struct skv_conn *conn)
 
 static void relieve_of(struct skv_conn *conn)
 {
-	skv_conn_close(conn, LOG_WARNING, "it does not read its replies, and the daemon's memory is used up");
+	skv_conn_close(conn, LOG_WARNING, "it does not read its replies, and the memory of the daemon's cgroup is used "
+	                                  "up");
 }
 
 void skv_ipc_relieve(struct skv_ipc *ipc)

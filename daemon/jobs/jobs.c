@@ -204,8 +204,9 @@ static int lock_out(struct skv_jobs *jobs, char why[SKV_TEXT_MAX])
 	jobs->lock = open(path, O_RDONLY | O_CLOEXEC);
 	r = jobs->lock < 0 ? -errno : skv_disk_lock_out(jobs->lock);
 	if (r < 0)
-		snprintf(why, SKV_TEXT_MAX, "%s: %s", path,
-		         r == -EWOULDBLOCK ? "a worker of the previous daemon is still at work on its memory"
+		snprintf(why, SKV_TEXT_MAX, "the file of the state, %s, cannot be locked: %s", path,
+		         r == -EWOULDBLOCK ? "a worker of the previous daemon is still at work on the memory of "
+		                             "sequences"
 		                           : strerror(-r));
 	return r;
 }

@@ -49,7 +49,7 @@ int skv_job_memory_list_some(struct skv_job *j, struct skv_job_memory *mem)
 	int r = mem->listed ? 0 : skv_core_list_some(j->jobs->config.core, &mem->listing, &units);
 
 	if (r < 0)
-		j->jobs->config.fail(j->jobs->config.server, "a list of a sequence's pages", r);
+		j->jobs->config.fail(j->jobs->config.server, "listing the pages of a sequence", r);
 	if (r == SKV_CORE_E_TURNS)
 		skv_job_enter(j, SKV_JOB_TURNS);
 	if (r)
@@ -154,7 +154,7 @@ int skv_job_memory_take(struct skv_job *j, struct skv_job_memory *mem, int user,
 	if (mem->taken < j->m.n_pages)
 		r = skv_core_restore_take(core, mem->seq, (uint32_t)(j->m.n_pages - mem->taken), runs, 512, &n);
 	if (r < 0) {
-		j->jobs->config.fail(j->jobs->config.server, "pages for what is read", r);
+		j->jobs->config.fail(j->jobs->config.server, "taking pages for a sequence that is read", r);
 		return 0;
 	}
 	skv_job_enter(j, r == SKV_CORE_E_WAIT ? SKV_JOB_MEMORY : SKV_JOB_TURNS);

@@ -66,7 +66,8 @@ void skv_meter_did(struct skv_meter *m, const char *name)
 	if (took_cpu_ns < SKV_METER_LONG_NS)
 		return;
 	w->n_long++;
-	skv_log(LOG_DEBUG, "a long turn: %s took %.2f ms of CPU time, %.2f ms of wall-clock time", name,
+	skv_log(LOG_DEBUG, "a long turn of the event loop: %s took %.2f ms of CPU time, %.2f ms of wall-clock time",
+	        name,
 	        (double)took_cpu_ns / 1e6,
 	        (double)took_ns / 1e6);
 }

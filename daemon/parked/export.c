@@ -82,7 +82,7 @@ static void on_writable(struct skv_op *op, int res)
 	if (x->job.jobs->closed)
 		skv_job_end(&x->job, -ECANCELED, "the daemon is stopping", 0);
 	else if (res < 0) /* skv_parking_end_exports() has cancelled the poll */
-		skv_job_end(&x->job, -ETIMEDOUT, "its pipe was not read for too long", 0);
+		skv_job_end(&x->job, -ETIMEDOUT, "the pipe of the export was not read for too long", 0);
 	else
 		skv_job_move_fds(&x->job, x->job.fds, x->job.m.n_fds);
 }

@@ -82,7 +82,8 @@ int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct
 static void look_failed(struct import *x, int error)
 {
 	if (x->job.asked)
-		skv_log(LOG_ERR, "user %u: an import may have left a file, but the folder cannot be searched: %s; it is retried",
+		skv_log(LOG_ERR, "user %u: a failed import may have left a file, but the user's folder cannot be "
+		                 "searched: %s; the search is retried",
 		        x->job.m.uid, strerror(-error));
 	skv_close_fd(x->source);
 	x->source = -1;
@@ -150,7 +151,7 @@ static void imported(struct import *x, const struct skv_parked_header *h)
 		skv_parking_remove(k, file);
 	skv_job_end(&x->job, r,
 	            r == 0         ? ""
-	            : r == -EEXIST ? "there is a sequence of this name in memory"
+	            : r == -EEXIST ? "a sequence of this name is in memory already"
 	                           : strerror(-r),
 	            file->bytes);
 }

@@ -22,7 +22,7 @@
 #include "daemon/requests/reply.h"
 #include "daemon/sys/log.h"
 
-#define TAKEN "a client has taken it meanwhile, or it was dropped"
+#define TAKEN "a client has attached the sequence meanwhile, or the sequence was dropped"
 
 struct park {
 	struct skv_job job;
@@ -231,7 +231,7 @@ static void park_listed(struct park *p)
 		skv_parking_remove(k, old);
 	}
 	if (old && !old->leaving) {
-		park_failed(p, -EIO, "an earlier file of its name is in the way, and cannot be removed");
+		park_failed(p, -EIO, "an earlier file of this sequence cannot be removed");
 		return;
 	}
 	if (old || (p->again && skv_parking_frees_disk(k))) {
@@ -307,7 +307,7 @@ static void leave_memory(struct park *p)
 		(void)skv_parking_index_prefix(k, p->file);
 	r = skv_core_park_done(k->server->core, &p->memory.listing);
 	if (r < 0) {
-		skv_server_fail(k->server, "parking", r);
+		skv_server_fail(k->server, "parking a sequence", r);
 		return;
 	}
 	if (r && !is_prefix)

@@ -188,12 +188,13 @@ static void export_one(struct skv_parking *k, struct skv_conn *conn, const struc
 		return;
 	}
 	if (other) {
-		skv_conn_error(conn, h->serial, EOPNOTSUPP, "sequence '%s' has several ranks: each would need a file",
+		skv_conn_error(conn, h->serial, EOPNOTSUPP, "sequence '%s' has several ranks, each in a file of its "
+		                                            "own, and cannot be exported",
 		               m->name);
 		return;
 	}
 	if (pipe2(ends, O_CLOEXEC) < 0) {
-		skv_conn_error(conn, h->serial, errno, "a pipe: %s", strerror(errno));
+		skv_conn_error(conn, h->serial, errno, "a pipe for the export cannot be created: %s", strerror(errno));
 		return;
 	}
 	ok.bytes = p->bytes;
@@ -241,7 +242,7 @@ void skv_parking_request(struct skv_server *s, struct skv_conn *conn, const stru
 	}
 	if (m->uid != skv_conn_peer(conn)->uid && !skv_conn_is_operator(conn))
 		skv_conn_error(conn, h->serial, EPERM,
-		               "only an operator may do that with sequences of another user (uid %u), on the "
+		               "only an operator may park, resume or export sequences of another user (uid %u), on the "
 		               "operators' socket",
 		               m->uid);
 	else if (h->type == SKV_MSG_SEQ_PARK)

@@ -154,7 +154,7 @@ int skv_parking_start(struct skv_server *s, const struct skv_parking_ops *ops)
 	s->parking = k;
 	r = skv_files_open(&k->files, path, skv_parking_odd, why, sizeof(why));
 	if (r < 0) {
-		skv_log(LOG_ERR, "parked-path %s: %s", path, why);
+		skv_log(LOG_ERR, "parked-path %s cannot be used: %s", path, why);
 		return r;
 	}
 	skv_parking_remove_known(k);

@@ -97,7 +97,7 @@ static void all_looked_at(struct skv_parking *k)
 	unsigned gone;
 
 	skv_log(LOG_NOTICE,
-	        "parked-path: %zu sequences and sealed prefixes are known after another look; %zu files and folders "
+	        "parked-path was searched again: %zu sequences and sealed prefixes are known; %zu files and folders "
 	        "cannot be read",
 	        k->files.n, k->files.n_unread);
 	skv_parking_remove_known(k);
@@ -116,7 +116,8 @@ static void moved(struct skv_job *j, int error, const char *why, const struct sk
 		skv_files_looked(&k->files, j->m.uid, j->m.file, error == -ENOENT ? 0 : error, skv_parking_odd);
 		if (error == 0 && skv_parking_look_found(k, j->m.uid, look_of(j)->found, false) < 0)
 			skv_log(LOG_ERR,
-			        "parked-path: no memory for what was found in the folder of user %u: reload once more",
+			        "parked-path: out of memory for the files that were found in the folder of user %u: "
+			        "reload the daemon again",
 			        j->m.uid);
 	}
 	skv_job_free(j);
@@ -157,7 +158,8 @@ void skv_parking_look_again(struct skv_server *s)
 	for (size_t i = 0; i < k->files.n_unread && r == 0; i++)
 		r = begin(k, &k->files.unread[i]);
 	if (r < 0) {
-		skv_log(LOG_ERR, "parked-path: what could not be read cannot be looked at again: %s; it is retried",
+		skv_log(LOG_ERR, "parked-path: files that could not be read cannot be searched for again now: %s; the "
+		                 "search is retried",
 		        strerror(-r));
 		k->look_again = true;
 	}

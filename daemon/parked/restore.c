@@ -94,7 +94,7 @@ static void resume_failed(struct resume *x, int error, const char *why)
 	int r = skv_core_restore_drop(s->core, x->memory.seq);
 
 	if (r < 0)
-		skv_server_fail(s, "resuming", r);
+		skv_server_fail(s, "resuming a sequence", r);
 	skv_wire_to_model(&model, &m->model);
 	x->file->busy = false;
 	if ((error == -EBADMSG || error == -ENOENT) && skv_parked_is_prefix(x->file)) {
@@ -141,7 +141,7 @@ void skv_parking_give_up_prefixes(struct skv_server *s,
 	while (j)
 		if (j->kind == &kind && j->state == SKV_JOB_MEMORY && skv_parked_is_prefix(resume_of(j)->file) &&
 		    !j->asked && !is_awaited(s, (uid_t)j->m.uid, j->m.name)) {
-			resume_failed(resume_of(j), -ECANCELED, "no request waits for it any more");
+			resume_failed(resume_of(j), -ECANCELED, "no request waits for the prefix any more");
 			j = s->jobs->all; /* from the start, since other jobs may have ended as well */
 		} else {
 			j = j->next;
@@ -160,7 +160,7 @@ static int finish(struct resume *x, const char **ret_why)
 		return -ECANCELED;
 	*ret_why = r < 0 ? strerror(-r) : skv_core_why(core);
 	if (r < 0)
-		skv_server_fail(x->parking->server, "resuming", r);
+		skv_server_fail(x->parking->server, "resuming a sequence", r);
 	return r < 0 ? r : r == SKV_CORE_E_CORRUPT ? -EBADMSG : -skv_core_errno((enum skv_core_error)r);
 }
 

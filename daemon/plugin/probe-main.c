@@ -136,7 +136,7 @@ static int probe(const char *version, unsigned seconds)
 	(void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 	r = skv_sandbox_enter(seconds, SKV_PROBE_REPORT_MAX, lacks, sizeof(lacks));
 	if (r < 0) {
-		snprintf(text, sizeof(text), "the probe cannot be confined: %s", strerror(-r));
+		snprintf(text, sizeof(text), "the sandbox of the probe cannot be set up: %s", strerror(-r));
 		return refuse(-r, text);
 	}
 

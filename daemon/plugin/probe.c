@@ -83,10 +83,10 @@ static void describe_death(struct skv_probe *p, char *text, size_t len)
 	if (!read_at(p->report_fd, stage, sizeof(stage), 0) || !memchr(stage, 0, sizeof(stage)) || !*stage)
 		strcpy(stage, "the probe, before it was loaded");
 	if (p->end.si_code == CLD_EXITED)
-		n = snprintf(text, len, "it ended the probe with exit status %d in %s", p->end.si_status,
+		n = snprintf(text, len, "the plugin ended the probe with exit status %d in %s", p->end.si_status,
 		             stage);
 	else
-		n = snprintf(text, len, "it was killed by signal %d (%s) in %s", p->end.si_status,
+		n = snprintf(text, len, "the plugin was killed by signal %d (%s) in %s", p->end.si_status,
 		             strsignal(p->end.si_status), stage);
 	last_words(p->report_fd, said, sizeof(said));
 	if (*said && n > 0 && (size_t)n < len)
@@ -111,7 +111,7 @@ static void report(struct skv_probe *p)
 			strcpy(stage, "the probe");
 		stage[sizeof(stage) - 1] = 0;
 		result.error = ETIMEDOUT;
-		snprintf(text, sizeof(text), "it was still in %s after %llu s (probe-timeout) and was killed",
+		snprintf(text, sizeof(text), "the plugin was still in %s after %llu s (probe-timeout) and was killed",
 		         stage, (unsigned long long)(p->timeout_ns / 1000000000u));
 	} else if (p->end.si_code != CLD_EXITED || p->end.si_status != 0 ||
 	           !(answer = read_answer(p->report_fd, &starved))) {
@@ -204,7 +204,7 @@ int skv_probe_start(struct skv_loop *loop, const char *probe, int plugin_fd,
 	r = spawn(probe, (int[]){plugin_fd, cases_memfd, report_memfd},
 	          (unsigned)(timeout_ns / 1000000000u) + 1, &p->pidfd);
 	if (r < 0) {
-		skv_log(LOG_ERR, "cannot run %s: %s", probe, strerror(-r));
+		skv_log(LOG_ERR, "the probe %s cannot be started: %s", probe, strerror(-r));
 		free(p);
 		return r;
 	}

@@ -157,21 +157,21 @@ static int add(struct job *job, const json_t *info, const struct skv_plugin **re
 	skv_registry_collect(reg);
 	old = (struct skv_plugin *)skv_registry_find(reg, name);
 	if (old && job->scan && old->scan == job->scan) {
-		snprintf(text, len, "policy %s is there already, from %s", name, old->file);
+		snprintf(text, len, "policy %s was already loaded from %s", name, old->file);
 		return EEXIST;
 	}
 	for (at = &reg->plugins; *at; at = &(*at)->next)
 		n++;
 	if (n >= reg->max_files) {
 		snprintf(text, len,
-		         "there are %u policy files already (max-policies): swap the sessions that still "
-		         "run replaced ones",
+		         "there are %u policy files already (max-policies): swap the policies of sessions that still "
+		         "run replaced files",
 		         n);
 		return ENOSPC;
 	}
 	p = calloc(1, sizeof(*p));
 	if (!p) {
-		snprintf(text, len, "out of memory");
+		snprintf(text, len, "the daemon is out of memory");
 		return ENOMEM;
 	}
 	p->id = reg->ops->next_id(reg->ctx);
@@ -272,7 +272,7 @@ int skv_registry_start_file(struct skv_registry *reg, int fd, const char *file, 
 	if (memfd == -EINVAL)
 		snprintf(text, len, "a plugin must be a regular file of 1 byte to %u MiB", SKV_PLUGIN_BYTES_MAX >> 20);
 	else
-		snprintf(text, len, "it cannot be copied: %s", strerror(-memfd));
+		snprintf(text, len, "the plugin cannot be copied: %s", strerror(-memfd));
 	return -memfd;
 }
 
@@ -290,7 +290,8 @@ void skv_registry_load(struct skv_registry *reg, int fd, const char *file, skv_r
 		memfd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
 		r = memfd < 0 ? errno : begin(reg, memfd, file, 0, done, ctx, text, sizeof(text));
 		if (memfd < 0)
-			snprintf(text, sizeof(text), "no descriptor for it: %s", strerror(r));
+			snprintf(text, sizeof(text), "the descriptor of the plugin cannot be duplicated: %s",
+			         strerror(r));
 	}
 	if (r)
 		done(ctx, r, text, NULL);

@@ -118,7 +118,7 @@ static void unsee(struct skv_scan *s, const char *file)
  */
 static void refuse(struct skv_scan *s, const char *file, const char *text)
 {
-	skv_log(LOG_ERR, "%s: refused: %s", file, text);
+	skv_log(LOG_ERR, "policy file %s is refused: %s", file, text);
 	unsee(s, file);
 }
 
@@ -141,7 +141,7 @@ static void again(struct skv_op *op, int res)
 static void wait_for_it(struct skv_scan *s, const char *file, const char *text)
 {
 	if (!s->starved)
-		skv_log(LOG_ERR, "%s: cannot be tried for now: %s", file, text);
+		skv_log(LOG_ERR, "%s: policies cannot be loaded now, and are tried again soon: %s", file, text);
 	s->starved = true;
 	skv_op_timer(skv_registry_loop(s->reg), &s->retry_op, RETRY_NS, again);
 }
@@ -167,11 +167,11 @@ static void loaded(void *ctx, int error, const char *text, const struct skv_plug
 	s->at++;
 	s->starved = false;
 	if (error == EEXIST)
-		skv_log(LOG_NOTICE, "%s: left out: %s", file, text);
+		skv_log(LOG_NOTICE, "policy file %s is not loaded: %s", file, text);
 	else if (error)
 		refuse(s, file, text);
 	else
-		skv_log(LOG_INFO, "%s: policy %s %s", file, plugin->name,
+		skv_log(LOG_INFO, "policy file %s is loaded: policy %s, version %s", file, plugin->name,
 		        json_string_value(json_object_get(plugin->info, "version")));
 	if (error == ECANCELED)
 		s->at = s->n_files;
@@ -192,7 +192,7 @@ static void next(struct skv_scan *s)
 			return;
 		}
 		if (fd < 0 || fstat(fd, &st) < 0) {
-			skv_log(LOG_ERR, "%s: %s", file, strerror(errno));
+			skv_log(LOG_ERR, "policy file %s cannot be read: %s", file, strerror(errno));
 		} else if (!unchanged(s, file, &st)) {
 			r = skv_registry_start_file(s->reg, fd, file, s->number, loaded, s, text,
 			                            sizeof(text));

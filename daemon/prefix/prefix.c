@@ -114,7 +114,8 @@ static bool find_origin(struct skv_prefix_ask *a)
 	}
 	fingerprint = skv_spec_fingerprint(policy.spec);
 	if (is_seal(a) && a->made.policy != fingerprint) {
-		refuse(a, ESTALE, "its tokens were not all computed under the policy that its session has now");
+		refuse(a, ESTALE, "the sequence has tokens that were not computed under the policy that its session "
+		                  "has now");
 		return false;
 	}
 	a->made.policy = fingerprint;
@@ -430,8 +431,8 @@ static void index_parked(struct skv_server *s)
 
 	if (found || gone)
 		skv_log(LOG_NOTICE,
-		        "%u sealed prefixes on disk can be used again, %u are removed: of another secret, or beyond "
-		        "their users' quotas",
+		        "%u sealed prefixes on disk can be used again, %u are removed: they were sealed with another "
+		        "secret, or exceed their users' quotas",
 		        found, gone);
 }
 
@@ -447,9 +448,10 @@ static int index_all(struct skv_server *s)
 		gone += r == 0;
 	}
 	if (r < 0)
-		skv_log(LOG_ERR, "sealed prefixes: %s", strerror(-r));
+		skv_log(LOG_ERR, "the sealed prefixes in memory cannot be indexed: %s", strerror(-r));
 	else if (found || gone)
-		skv_log(LOG_NOTICE, "%u sealed prefixes can be used again, %u of another secret are dropped", found,
+		skv_log(LOG_NOTICE, "%u sealed prefixes in memory can be used again, %u are dropped: they were sealed "
+		                    "with another secret", found,
 		        gone);
 	return r < 0 ? r : 0;
 }
@@ -483,7 +485,8 @@ static int check_nixl(const struct skv_server *s)
 	if (!*s->config.prefix_store_nixl)
 		return 0;
 	if (!*s->config.prefix_store) {
-		skv_log(LOG_ERR, "prefix-store-nixl: expected prefix-store, too: it says where values are");
+		skv_log(LOG_ERR, "prefix-store-nixl: expected prefix-store, too: the store says on which host values "
+		                 "are");
 		return -EINVAL;
 	}
 	if (skv_nixl_check(s->config.prefix_store_nixl, why) < 0) {

@@ -224,7 +224,7 @@ static void give_up(struct transfer *t)
 	int r = skv_core_restore_drop(a->server->core, t->memory.seq);
 
 	if (r < 0)
-		skv_server_fail(a->server, "a prefix from the store", r);
+		skv_server_fail(a->server, "reading a prefix from the store", r);
 	skv_job_free(&t->job);
 	skv_prefix_fetched(a);
 }
@@ -316,7 +316,7 @@ static void got(struct skv_job *j, int error, const char *why, const struct skv_
 	r = skv_core_prefix_restored(a->server->core, t->memory.seq, a->origin, a->keys, n);
 	if (r) { /* E_EXIST: a client has sealed the same prefix meanwhile */
 		if (r < 0)
-			skv_server_fail(a->server, "a prefix from the store", r);
+			skv_server_fail(a->server, "reading a prefix from the store", r);
 		give_up(t);
 		return;
 	}

@@ -182,7 +182,7 @@ static void take_back(struct skv_server *s, uint32_t client)
 	int r = skv_core_client_gone(s->core, client, skv_now_ns());
 
 	if (r && r != SKV_CORE_E_NOENT)
-		skv_server_fail(s, "taking back what a client had", r < 0 ? r : -EUCLEAN);
+		skv_server_fail(s, "reclaiming the memory of a client", r < 0 ? r : -EUCLEAN);
 }
 
 void skv_fence_gone(struct skv_server *s, uid_t uid, uint64_t took_ns)
@@ -307,7 +307,7 @@ static void hang_up(struct skv_server *s, const struct skv_conn *conn, uint32_t 
 		other = skv_conn_next(other);
 	if (other && skv_conn_peer(other)->uid == skv_conn_peer(conn)->uid &&
 	    same_process(skv_conn_peer(other), skv_conn_peer(conn)))
-		skv_conn_close(other, LOG_DEBUG, "its process says that it is over");
+		skv_conn_close(other, LOG_DEBUG, "the client's process reported that this connection has ended");
 }
 
 void skv_fence_client_end(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,

@@ -145,7 +145,7 @@ static void on_loaded(void *pending, int error, const char *text, const struct s
 	uint32_t old = 0;
 
 	if (error) {
-		skv_log(LOG_WARNING, "%s: policy file %s: refused: %s", p->client, p->file, text);
+		skv_log(LOG_WARNING, "%s: policy file %s is refused: %s", p->client, p->file, text);
 		answer(p, error, text, NULL);
 		return;
 	}
@@ -235,12 +235,13 @@ static void on_tried(void *pending, int error, const char *text, const struct sk
 	uint32_t n;
 
 	if (error) {
-		skv_log(LOG_WARNING, "%s: swap to %s: refused: %s", p->client, p->swap.spec, text);
+		skv_log(LOG_WARNING, "%s: the policy swap to %s is refused: %s", p->client, p->swap.spec, text);
 		answer(p, error, text, NULL);
 		return;
 	}
 	n = skv_core_swap(p->server->core, &scope, p->swap.spec, plugin->id);
-	skv_log(LOG_NOTICE, "%s: swap to %s: %u sessions will switch", p->client, p->swap.spec, n);
+	skv_log(LOG_NOTICE, "%s: policy swap to %s: %u sessions will switch, each at its next step",
+	        p->client, p->swap.spec, n);
 	answer(p, 0, NULL,
 	       json_pack("{s:s, s:I, s:I, s:I}", "spec", p->swap.spec, "plugin", (json_int_t)plugin->id,
 	                 "sessions", (json_int_t)n, "generation",
@@ -276,7 +277,7 @@ void skv_policy_swap_request(struct skv_server *s, struct skv_conn *conn, const 
 	} else if ((m->session || m->client) && !a.sessions) {
 		char text[64];
 
-		snprintf(text, sizeof(text), m->session ? "there is no session %u" : "client %u has no such session",
+		snprintf(text, sizeof(text), m->session ? "there is no session %u" : "client %u has no session to swap",
 		         m->session ? m->session : m->client);
 		answer(p, ENOENT, text, NULL);
 	} else {

@@ -128,7 +128,7 @@ static void end(struct skv_server *s, struct skv_querying *q)
 	int n;
 
 	if (conn && q->failed) {
-		skv_conn_close(conn, LOG_ERR, "no memory for its answer");
+		skv_conn_close(conn, LOG_ERR, "out of memory for a reply to it");
 	} else if (conn) {
 		/* time_s: when the rows were made, because sparsekvctl computes rates from two replies */
 		n = q->what == SKV_QUERY_SEQS

@@ -17,7 +17,7 @@
 void skv_server_fail(struct skv_server *s, const char *what, int error)
 {
 	if (!s->failure) {
-		skv_log(LOG_CRIT, "cannot go on: %s: %s", what, strerror(-error));
+		skv_log(LOG_CRIT, "the daemon has to stop, since this failed: %s: %s", what, strerror(-error));
 		s->failure = error;
 		if (s->core)
 			skv_core_give_up(s->core);

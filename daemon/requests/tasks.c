@@ -92,7 +92,7 @@ bool skv_tasks_work(struct skv_server *s)
 	skv_core_work(s->core, SKV_TURN_UNITS, &done);
 	skv_loop_did(s->loop, done.work);
 	if (done.failed) {
-		skv_server_fail(s, "work in turns", done.failed);
+		skv_server_fail(s, "reclaiming or copying memory in turns", done.failed);
 		return false;
 	}
 	s->requests.notices_due |= done.through;

@@ -84,16 +84,18 @@ static void store(struct keeper *k, const char *name, int fd)
 
 	if (is_own(name)) {
 		skv_log_peer(LOG_WARNING,
-		             "keeper: a descriptor is not kept as %s: that is the name of a socket of the keeper's own",
+		             "keeper: a descriptor of the daemon is not kept as %s: this name belongs to a socket of "
+		             "the keeper",
 		             name);
 		skv_close_fd(fd);
 		return;
 	}
 	r = skv_stored_add(&k->store, name, fd);
 	if (r < 0)
-		skv_log_peer(LOG_ERR, "keeper: %s is not kept, and is lost when the daemon ends: %s", name,
+		skv_log_peer(LOG_ERR, "keeper: descriptor %s is not kept, and is lost when the daemon ends: %s", name,
 		             r == -E2BIG
-		                     ? "more names than a process can be passed; lower max-sequences or max-sessions"
+		                     ? "there are more names than a process can be passed; lower max-sequences or "
+		                       "max-sessions"
 		                     : strerror(-r));
 }
 
@@ -103,7 +105,7 @@ static void on_ready(struct keeper *k)
 
 	if (!k->ready)
 		skv_log(LOG_NOTICE, "keeper: the daemon is ready, %.1f ms after %s; %zu descriptors are kept",
-		        (double)(now - since) / 1e6, k->ended_at ? "the one before ended" : "it was started",
+		        (double)(now - since) / 1e6, k->ended_at ? "the previous daemon ended" : "it was started",
 		        k->store.n);
 	k->ready = true;
 	k->failed = 0;
@@ -180,7 +182,7 @@ static int next(struct keeper *k, struct heard *h)
 	h->from = cred.pid;
 	if (m.msg_flags & MSG_CTRUNC)
 		skv_log_peer(LOG_ERR,
-		             "keeper: a descriptor to be kept was not received, and is lost when the daemon ends: "
+		             "keeper: a descriptor of the daemon was not received, and is lost when the daemon ends: "
 		             "raise RLIMIT_NOFILE");
 	return 1;
 }
@@ -200,7 +202,8 @@ static bool hear_all(struct keeper *k)
 		if (k->daemon && h.from == k->daemon)
 			deal_with(k, h.text, h.fds, h.n);
 		else
-			skv_log_peer(LOG_WARNING, "keeper: a message of process %d is ignored: it is not the daemon",
+			skv_log_peer(LOG_WARNING, "keeper: a message of process %d is ignored: the process is not the "
+			                          "daemon",
 			             (int)h.from);
 		for (unsigned i = 0; i < h.n; i++)
 			skv_close_fd(h.fds[i]);
@@ -281,7 +284,8 @@ static void start_failed(struct keeper *k, const char *why)
 	k->failed++;
 	skv_log(LOG_ERR, "keeper: the daemon did not start: %s", why);
 	if (k->failed >= FAILED_MOST) {
-		skv_log(LOG_CRIT, "keeper: %u starts in a row failed; all sequences are given up", k->failed);
+		skv_log(LOG_CRIT, "keeper: %u starts in a row failed; the keeper ends, and all sequences in memory are "
+		                  "given up", k->failed);
 		k->result = -ECANCELED;
 	}
 }
@@ -304,11 +308,13 @@ static void start(struct keeper *k)
 		become_daemon(k, keeper, fds, names);
 	if (r < 0) {
 		k->daemon = 0;
-		skv_log_peer(LOG_ERR, "keeper: no process can be created for the daemon: %s", strerror(-r));
+		skv_log_peer(LOG_ERR, "keeper: no process can be created for the daemon: %s; the keeper tries again in "
+		                      "a second", strerror(-r));
 		/* starting is tried again without limit, since the daemon is not at fault */
 		k->start_at = k->started_at + SECOND;
 	} else {
-		skv_log(LOG_INFO, "keeper: process %d is the daemon, with %zu descriptors", (int)k->daemon, k->store.n);
+		skv_log(LOG_INFO, "keeper: process %d is started as the daemon, with %zu descriptors",
+		        (int)k->daemon, k->store.n);
 	}
 	free(names);
 	free(fds);
@@ -325,13 +331,15 @@ static void on_end(struct keeper *k, int status)
 	k->ended_at = skv_now_ns();
 	if (k->stopping) {
 		k->result = status == 0 ? 0 : -ECHILD;
-		skv_log(status == 0 ? LOG_NOTICE : LOG_ERR, "keeper: the daemon has ended (%s); bye", how);
+		skv_log(status == 0 ? LOG_NOTICE : LOG_ERR, "keeper: the daemon has ended (%s), and the keeper ends",
+		        how);
 		return;
 	}
 	if (!k->asked && !k->ready)
 		start_failed(k, how);
 	else if (!k->asked)
-		skv_log(LOG_ERR, "keeper: the daemon has ended (%s); the next one gets what it left", how);
+		skv_log(LOG_ERR, "keeper: the daemon has ended unexpectedly (%s); the next daemon continues with its "
+		                 "state", how);
 	k->start_at = k->asked ? 0 : k->started_at + (START_APART << k->failed);
 }
 
@@ -362,10 +370,10 @@ static void ask_to_end(struct keeper *k)
 
 static void end_the_hung(struct keeper *k)
 {
-	skv_log(LOG_ERR, "keeper: the daemon hangs: %s",
-	        k->asked   ? "it does not end"
-	        : k->ready ? "no sign of life"
-	                   : "it does not get ready");
+	skv_log(LOG_ERR, "keeper: the daemon hangs and is killed: %s",
+	        k->asked   ? "it did not end in time after SIGTERM"
+	        : k->ready ? "it gave no sign of life"
+	                   : "it did not get ready in time after its start");
 	/* SIGKILL the second time, because nothing else ends a stopped process */
 	kill(k->daemon, k->asked || k->aborted ? SIGKILL : SIGABRT);
 	k->aborted = true;
@@ -382,7 +390,7 @@ static void on_signal(struct keeper *k, unsigned signal)
 			kill(k->daemon, SIGHUP);
 		break;
 	case SIGUSR2:
-		skv_log(LOG_NOTICE, "keeper: asked to restart the daemon");
+		skv_log(LOG_NOTICE, "keeper: the daemon is restarted on SIGUSR2");
 		k->failed = 0;
 		k->start_at = 0;
 		ask_to_end(k);

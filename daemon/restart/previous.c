@@ -54,7 +54,7 @@ static const struct skv_core_fdstore fdstore = {.add = add, .remove = remove_one
 static void on_lost(void *server, const char *name, const char *why)
 {
 	(void)server;
-	skv_log(LOG_ERR, "%s cannot be restored: %s", name, why);
+	skv_log(LOG_ERR, "descriptor %s of the previous daemon cannot be restored: %s", name, why);
 }
 
 /*
@@ -70,7 +70,8 @@ static int on_device(void *server, struct skv_core *core, uint32_t device)
 
 	s->core = core; /* skv_device_need() adds the device to the core */
 	for (unsigned tries = 0; (r = skv_device_need(s, device, why)) != 0; tries++) {
-		skv_log(LOG_ERR, "device %u, with memory in use: %s", device - 1, why);
+		skv_log(LOG_ERR, "device %u, which has memory of the previous daemon, cannot be opened: %s",
+		        device - 1, why);
 		if (r == ENODEV || r == EOPNOTSUPP || tries == DEVICE_TRIES)
 			break;
 		nanosleep(&pause, NULL);
@@ -128,7 +129,8 @@ static void give_up(struct skv_core_found *found, size_t n, bool all)
 			(void)skv_sd_fdstore_remove(found[i].name);
 		if (found[i].fd >= 0 && !all)
 			skv_log_peer(LOG_WARNING,
-			             "the file kept as %s is closed and kept no more: the state does not refer to it",
+			             "the descriptor that was stored as %s is closed and no longer stored: the state "
+			             "does not refer to it",
 			             found[i].name);
 		skv_close_fd(found[i].fd);
 	}
@@ -169,7 +171,7 @@ int skv_past_start(struct skv_server *s, const struct skv_core_config *config)
 	if (s->restart.passed.n_kept > 0)
 		r = resume(s, config);
 	if (r == 0) {
-		skv_log(LOG_NOTICE, "continues where the previous daemon ended: %u clients, %u sequences",
+		skv_log(LOG_NOTICE, "the daemon continues where the previous daemon ended: %u clients, %u sequences",
 		        s->restart.n_clients, skv_core_sequences(s->core));
 		return 0;
 	}
@@ -178,7 +180,7 @@ int skv_past_start(struct skv_server *s, const struct skv_core_config *config)
 	skv_past_free(s);
 	r = skv_core_new(config, &s->hostmem.ops, &s->core);
 	if (r < 0)
-		skv_log(LOG_ERR, "the core cannot be made: %s", strerror(-r));
+		skv_log(LOG_ERR, "the memory for the daemon's state cannot be created: %s", strerror(-r));
 	else if (s->options.service && skv_sd_is_there())
 		skv_core_set_fdstore(s->core, &fdstore);
 	return r;
@@ -196,7 +198,8 @@ void skv_past_watch_clients(struct skv_server *s,
 		}
 		/* the process may be alive and write to its pages, so the client stays fenced */
 		(void)skv_core_client_fence(s->core, p->client);
-		skv_log(LOG_ERR, "client %#x: its process cannot be watched: what it has is kept", p->client);
+		skv_log(LOG_ERR, "client %#x: its process cannot be watched, so its sequences and pages stay allocated",
+		        p->client);
 	}
 	s->restart.n_clients = 0;
 }
@@ -204,7 +207,8 @@ void skv_past_watch_clients(struct skv_server *s,
 void skv_past_leave(struct skv_server *s)
 {
 	skv_core_commit(s->core);
-	skv_log(LOG_NOTICE, "state balances; %u sequences are kept", skv_core_sequences(s->core));
+	skv_log(LOG_NOTICE, "the state is consistent; %u sequences are kept for the next daemon",
+	        skv_core_sequences(s->core));
 	s->core = skv_core_abandon(s->core);
 }
 

@@ -129,7 +129,8 @@ static void destroy(const struct skv_mem_ops *ops, struct skv_mem_handle *handle
 	skv_worker_keep(d->worker, --d->kept > 0);
 	x = calloc(1, sizeof(*x));
 	if (!x) {
-		skv_log(LOG_ERR, "%s: out of memory while freeing %zu bytes: they are lost until the worker ends",
+		skv_log(LOG_ERR, "%s: out of memory: %zu bytes of the device cannot be freed before its worker process "
+		                 "ends",
 		        d->name, bytes);
 		return;
 	}
@@ -153,12 +154,13 @@ static void lost(void *device)
 
 	if (!d->legacy || !d->kept)
 		return;
-	skv_log(LOG_ERR, "%s: the memory of all sequences on the device is lost with its worker (ipc = legacy)",
+	skv_log(LOG_ERR, "%s: the worker process has ended, and the memory of all sequences on the device is lost with "
+	                 "it (ipc = legacy)",
 	        d->name);
 	for (struct skv_conn *c = skv_ipc_first(s->ipc); c; c = next) {
 		next = skv_conn_next(c);
 		if (skv_core_client_uses(s->core, skv_conn_client(c), d->number))
-			skv_conn_close(c, LOG_WARNING, "the device memory of its sessions is lost");
+			skv_conn_close(c, LOG_WARNING, "the device memory of the client's sessions is lost");
 	}
 	skv_core_device_lost(s->core, d->number);
 	s->requests.notices_due = true;
@@ -231,7 +233,7 @@ static int device_new(struct skv_server *s, uint32_t number, const struct skv_cu
 	};
 	s->devices[number] = d;
 	limit(d);
-	skv_log(LOG_NOTICE, "%s: %s, %.1f GiB, ipc = %s", d->name, info->name,
+	skv_log(LOG_NOTICE, "%s: opened the device %s, %.1f GiB, ipc = %s", d->name, info->name,
 	        (double)info->bytes / (1u << 30), d->legacy ? "legacy" : "vmm");
 	return 0;
 }
@@ -277,7 +279,7 @@ int skv_device_resolve(struct skv_server *s, const uint8_t uuid[SKV_UUID_BYTES],
 	}
 	r = find(uuid, number, reason);
 	if (r == -ENODEV)
-		snprintf(why, SKV_TEXT_MAX, "the daemon has no device %s", skv_device_uuid_text(uuid, text));
+		snprintf(why, SKV_TEXT_MAX, "the daemon has no CUDA device %s", skv_device_uuid_text(uuid, text));
 	else if (r < 0)
 		snprintf(why, SKV_TEXT_MAX, "%s", reason);
 	return -r;

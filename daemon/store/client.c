@@ -18,14 +18,14 @@ int skv_store_new(const struct skv_store_config *config, struct skv_store **ret,
 	int r = 0;
 
 	if (!s)
-		return skv_store_refuse(why, -ENOMEM, "store: no memory");
+		return skv_store_refuse(why, -ENOMEM, "store: out of memory");
 	s->config = *config;
 	s->line = (struct skv_store_line){.cluster = &s->cluster, .value_bytes = SKV_STORE_FIRST_VALUE};
 	s->line.piece = malloc(SKV_STORE_PIECE);
 	if (config->tls)
 		r = skv_store_tls_new(config, &s->tls, why);
 	if (r == 0 && (!s->line.piece || skv_store_cluster_init(&s->cluster, &s->config, s->tls) < 0))
-		r = skv_store_refuse(why, -ENOMEM, "store: no memory");
+		r = skv_store_refuse(why, -ENOMEM, "store: out of memory");
 	if (r < 0)
 		skv_store_free(s);
 	else

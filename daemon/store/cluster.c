@@ -208,7 +208,8 @@ static int take_range(struct skv_store_map_reader *m, int64_t port, char *why)
 	node = (uint16_t)index_of(c, &m->master);
 	for (int64_t s = m->first; s <= m->last; s++) {
 		if (m->map[s] != NO_NODE)
-			return skv_store_refuse(why, -EPROTO, "CLUSTER SLOTS: %lld has two nodes", (long long)s);
+			return skv_store_refuse(why, -EPROTO, "CLUSTER SLOTS: hash slot %lld has two nodes",
+			                        (long long)s);
 		m->map[s] = node;
 	}
 	return 0;
@@ -243,7 +244,7 @@ int skv_store_map_part(void *reader, const struct skv_store_part *p, char why[SK
 		return fine && p->type == SKV_STORE_INTEGER
 		               ? take_range(m, p->integer, why)
 		               : skv_store_refuse(why, -EPROTO, "CLUSTER SLOTS: a node has no port");
-	return fine ? 0 : skv_store_refuse(why, -EPROTO, "CLUSTER SLOTS: got a reply of another form");
+	return fine ? 0 : skv_store_refuse(why, -EPROTO, "CLUSTER SLOTS: got a reply of an unexpected form");
 }
 
 void skv_store_map_end(struct skv_store_map_reader *m, bool complete)

@@ -26,7 +26,7 @@ static int publish(struct skv_store_values *v, struct skv_nixl *nixl)
 	int r = skv_nixl_metadata(nixl, &metadata, &bytes), status;
 
 	if (r < 0)
-		return skv_disk_refuse(v->work, r, "NIXL gives no metadata of its agent");
+		return skv_disk_refuse(v->work, r, "NIXL returns no metadata of its agent");
 	skv_store_agent_key(nixl->agent, text);
 	value = malloc(bytes + SKV_STORE_SEAL_OVERHEAD);
 	if (!value || !skv_store_agent_seal(&cipher, nixl->agent, metadata, bytes, value)) {

@@ -287,7 +287,7 @@ static int commit(struct skv_store_values *v)
 	const uint32_t n_blocks = v->work->n_blocks;
 	struct skv_seqmem *s = calloc(1, sizeof(*s));
 	struct skv_seqmem_layout l;
-	int r = s ? 0 : skv_disk_refuse(v->work, -ENOMEM, "no memory for a sequence's");
+	int r = s ? 0 : skv_disk_refuse(v->work, -ENOMEM, "no memory for a sequence's memory");
 
 	skv_seqmem_layout(&v->model, v->work->job->max_tokens, &l);
 	for (uint32_t block = 0; r == 0 && block < n_blocks; block++) {

@@ -47,7 +47,7 @@ static int make_backend(struct skv_nixl *n, char why[SKV_STORE_TEXT])
 
 	skv_store_agent_name(n->agent, name);
 	if (l->create_configured_agent(name, &config, &n->handle) < 0)
-		return skv_store_refuse(why, -ENOTRECOVERABLE, "NIXL makes no agent");
+		return skv_store_refuse(why, -ENOTRECOVERABLE, "NIXL cannot create an agent");
 	if (l->get_plugin_params(n->handle, PLUGIN, &mems, &params) < 0)
 		return skv_store_refuse(why, -ENOTRECOVERABLE,
 		                        "NIXL does not find its plugin " PLUGIN " (NIXL_PLUGIN_DIR)");
@@ -92,7 +92,8 @@ int skv_nixl_new(const char *file, size_t bytes, struct skv_nixl **ret, char why
 	if (r == 0)
 		r = make_backend(n, why);
 	if (r == 0 && !register_memory(n))
-		r = skv_store_refuse(why, -ENOTRECOVERABLE, "NIXL does not register %zu bytes (LimitMEMLOCK?)", bytes);
+		r = skv_store_refuse(why, -ENOTRECOVERABLE, "NIXL cannot register %zu bytes of memory (LimitMEMLOCK= "
+		                                            "may be too low)", bytes);
 	if (r == 0 && !leaves)
 		leaves = on_exit(leave, NULL) == 0;
 	if (r < 0)

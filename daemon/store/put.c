@@ -59,7 +59,7 @@ static int put_part(struct put *p, const struct skv_store_bytes *key, uint32_t b
 	p->values[p->n] = value ? (struct skv_store_bytes){p->records[p->n], SKV_STORE_RECORD_BYTES} : (struct skv_store_bytes){p->sealed + p->used, bytes};
 	if (!skv_store_part_seal(&v->cipher, &v->cut, v->names[block], part, v->staging, value ? value : p->sealed + p->used) ||
 	    (value && !skv_store_export_record(p->export, v, block, part, value, bytes, p->records[p->n])))
-		return skv_disk_refuse(v->work, -ENOTRECOVERABLE, "OpenSSL does not encrypt");
+		return skv_disk_refuse(v->work, -ENOTRECOVERABLE, "OpenSSL failed to encrypt a value");
 	p->keys[p->n] = *key;
 	p->bytes[p->n++] = bytes;
 	p->used += bytes;

@@ -23,8 +23,8 @@ struct timespec skv_store_time_left(uint64_t deadline_ns)
 
 static int refuse(char *why, const char *host, int code)
 {
-	return skv_store_refuse(why, code == EAI_MEMORY ? -ENOMEM : -EHOSTUNREACH, "the name %.128s: %s", host,
-	                        gai_strerror(code));
+	return skv_store_refuse(why, code == EAI_MEMORY ? -ENOMEM : -EHOSTUNREACH,
+	                        "the host name %.128s cannot be resolved: %s", host, gai_strerror(code));
 }
 
 /* Converts a numeric address without a query to a name server. Returns 0 or an error code of netdb.h. */
@@ -86,7 +86,9 @@ int skv_store_resolve(struct skv_store_resolver *r, const struct skv_store_addre
 			return refuse(why, a->host, code);
 	}
 	if (!wait_for(&r->pending->request, deadline_ns))
-		return skv_store_refuse(why, -ETIMEDOUT, "the name %.128s: no name server answered in time", a->host);
+		return skv_store_refuse(why, -ETIMEDOUT,
+		                        "the host name %.128s cannot be resolved: no name server answered in time",
+		                        a->host);
 	code = gai_error(&r->pending->request);
 	found = r->pending->request.ar_result;
 	free(r->pending);

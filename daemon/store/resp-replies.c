@@ -27,7 +27,8 @@ static void *give(const redisReadTask *task, struct skv_store_part *part)
 	for (t = task->parent; t; t = t->parent)
 		part->depth++;
 	if (part->depth >= SKV_STORE_DEPTH) {
-		r->error = skv_store_refuse(r->why, -EPROTO, "the server sent arrays in arrays in arrays");
+		r->error = skv_store_refuse(r->why, -EPROTO, "the server sent a reply with arrays that are nested too "
+		                                             "deep");
 		return NULL;
 	}
 	t = task;

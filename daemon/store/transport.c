@@ -63,7 +63,7 @@ static int connect_unix(const char *path, char *why)
 
 	memcpy(a.sun_path, path, strnlen(path, sizeof(a.sun_path) - 1));
 	fd = connect_to((struct sockaddr *)&a, sizeof(a), 0);
-	return fd < 0 ? skv_store_refuse(why, fd, "connecting: %s", strerror(-fd)) : fd;
+	return fd < 0 ? skv_store_refuse(why, fd, "cannot connect: %s", strerror(-fd)) : fd;
 }
 
 static int connect_tcp(const struct skv_store_address *a, struct skv_store_resolver *resolver, uint64_t deadline_ns,
@@ -87,7 +87,7 @@ static int connect_tcp(const struct skv_store_address *a, struct skv_store_resol
 	}
 	freeaddrinfo(found);
 	if (fd < 0)
-		return skv_store_refuse(why, fd, "connecting: %s", strerror(-fd));
+		return skv_store_refuse(why, fd, "cannot connect: %s", strerror(-fd));
 	(void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
 	return fd;
 }

@@ -208,7 +208,8 @@ static int check_list(struct skv_store_values *v)
 	}
 	if (r == 0 &&
 	    v->work->job->n_pages != skv_made_pages(&v->what.made, &v->model, v->what.n_blocks * SKV_BLOCK_TOKENS))
-		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has %llu pages, its blocks have others",
+		return skv_disk_refuse(v->work, -EINVAL, "the daemon's job has %llu pages, but its blocks have another "
+		                                         "number of pages",
 		                       (unsigned long long)v->work->job->n_pages);
 	return r;
 }

@@ -41,7 +41,8 @@ static bool is_kept(const char *name)
 static void refuse(const char *name, int fd, const char *why)
 {
 	skv_log_peer(LOG_WARNING,
-	             "the service manager passed descriptor %d, \"%s\", which is closed and kept no more: it is %s", fd,
+	             "the service manager passed descriptor %d, \"%s\", which is closed and no longer stored: it is %s",
+	             fd,
 	             name, why);
 	(void)skv_sd_fdstore_remove(name);
 	skv_close_fd(fd);
@@ -99,7 +100,7 @@ int skv_sd_take_fds(struct skv_sd_passed *ret, char *err, size_t err_len)
 
 	*ret = (struct skv_sd_passed)SKV_SD_PASSED_NULL;
 	if (n < 0) {
-		snprintf(err, err_len, "socket activation: %s", strerror(-n));
+		snprintf(err, err_len, "the descriptors of socket activation cannot be received: %s", strerror(-n));
 		return -EINVAL;
 	}
 	if (n > 0)
@@ -161,7 +162,7 @@ static bool tell(const char *what, const char *name, int fd)
 	snprintf(text, sizeof(text), "%s=1\nFDNAME=%s%s", what, name, fd >= 0 ? "\nFDPOLL=0" : "");
 	r = notify(text, fd);
 	if (r < 0)
-		skv_log_peer(LOG_ERR, "the service manager cannot be told %s %s now: %s",
+		skv_log_peer(LOG_ERR, "the service manager cannot be told %s descriptor %s now: %s",
 		             fd >= 0 ? "to keep" : "to forget", name, strerror(-r));
 	return r >= 0;
 }

@@ -162,7 +162,7 @@ int skv_sockets_open(const struct skv_config *c, struct skv_sockets *ret, int fd
 	char path[SKV_CONFIG_TEXT];
 
 	if (!skv_operators_socket(c->socket, path, sizeof(path))) {
-		skv_log(LOG_ERR, "%s: too long a path", c->socket);
+		skv_log(LOG_ERR, "%s: the path of the socket is too long", c->socket);
 		return -ENAMETOOLONG;
 	}
 	fds[0] = listen_on(c->socket, (mode_t)c->socket_mode, c->socket_group, &ret->clients);

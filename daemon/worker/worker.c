@@ -116,9 +116,9 @@ static void describe_end(struct skv_worker *w, const siginfo_t *end, char *text,
 	if (*w->why)
 		snprintf(text, len, "%s", w->why);
 	else if (end->si_code == CLD_EXITED)
-		snprintf(text, len, "its worker ended with exit status %d", end->si_status);
+		snprintf(text, len, "the worker process ended with exit status %d", end->si_status);
 	else
-		snprintf(text, len, "its worker was killed by signal %d (%s)", end->si_status,
+		snprintf(text, len, "the worker process was killed by signal %d (%s)", end->si_status,
 		         strsignal(end->si_status));
 }
 
@@ -162,7 +162,7 @@ static void job_lost(struct skv_worker *w, const char *why)
 
 	if (job && job->canceled) {
 		w->current = NULL;
-		finish(w, job, -ECANCELED, "it was canceled", NULL);
+		finish(w, job, -ECANCELED, "the job was canceled", NULL);
 	} else if (job && !job->once && ++job->tries < TRIES) {
 		w->current = NULL;
 		skv_queue_put_first(&w->jobs, &job->queued, job->user);
@@ -220,10 +220,10 @@ void skv_worker_cancel(struct skv_worker *w, struct skv_worker_job *job)
 {
 	if (job == w->current) {
 		job->canceled = true;
-		give_up(w, "its job was canceled");
+		give_up(w, "the worker process was killed to cancel its job");
 	} else if (job->queued.in) {
 		skv_queue_remove(&job->queued);
-		finish(w, job, -ECANCELED, "it was canceled", NULL);
+		finish(w, job, -ECANCELED, "the job was canceled", NULL);
 	}
 }
 
@@ -238,7 +238,7 @@ static void on_tick(struct skv_op *op, int res)
 			(void)shutdown(w->socket, SHUT_RDWR);
 			w->deadline_ns = skv_now_ns() + w->config.timeout_ns;
 		} else if (w->current || w->state == ENDING) {
-			snprintf(why, sizeof(why), "its worker did not answer in %llu s",
+			snprintf(why, sizeof(why), "the worker process did not answer in %llu s",
 			         (unsigned long long)(w->config.timeout_ns / 1000000000u));
 			give_up(w, why);
 		}
@@ -271,7 +271,7 @@ static void answered(struct skv_worker *w, int32_t error)
 	listen_to(w);
 	/* a device's context is usable after a lack of memory, but not after a fault */
 	if (w->config.frail && error && error != -ENOMEM)
-		give_up(w, "its worker saw an error");
+		give_up(w, "the worker process reported an error and was killed");
 	finish(w, job, error, why, answer);
 	next(w);
 }
@@ -292,7 +292,7 @@ static void on_answer(struct skv_op *op, int res)
 		return;
 	}
 	if (listening && res != 0 && res != -ECANCELED && res != -ECONNRESET)
-		give_up(w, "its worker sent an answer that is not valid");
+		give_up(w, "the worker process sent an answer that is not valid");
 	finish_when_idle(w); /* the process exits soon after its end of the socket is closed */
 }
 
@@ -305,7 +305,7 @@ static void on_sent(struct skv_op *op, int res)
 	char why[SKV_WORKER_TEXT];
 
 	if (res < 0 && res != -ECANCELED && res != -EPIPE && res != -ECONNRESET && w->state == RUNNING && !w->reaped) {
-		snprintf(why, sizeof(why), "a job could not be sent to its worker: %s", strerror(-res));
+		snprintf(why, sizeof(why), "a job could not be sent to the worker process: %s", strerror(-res));
 		give_up(w, why); /* otherwise the daemon would wait for an answer to a job that was not sent */
 	}
 	if (res > 0 && w->state == RUNNING && !w->reaped && w->current && w->sent_fds < w->current->n_fds) {
@@ -399,9 +399,9 @@ static void next(struct skv_worker *w)
 	if (w->state == NONE) {
 		r = start(w);
 		if (r < 0) {
-			skv_log(LOG_ERR, "%s: cannot run %s %s: %s", w->config.name, w->config.program,
-			        w->config.option, strerror(-r));
-			snprintf(w->why, sizeof(w->why), "its worker cannot be started: %s", strerror(-r));
+			skv_log(LOG_ERR, "%s: the worker process %s %s cannot be started: %s",
+			        w->config.name, w->config.program, w->config.option, strerror(-r));
+			snprintf(w->why, sizeof(w->why), "the worker process cannot be started: %s", strerror(-r));
 			skv_op_timer(w->loop, &w->timer_op, 0, on_no_start);
 			return;
 		}

@@ -66,7 +66,7 @@ void nth_preload(bool on)
 
 void nth_check_log(const char *log)
 {
-	static const char *const bad[] = {"cannot be restored", "are lost", "is lost", "does not balance",
+	static const char *const bad[] = {"cannot be restored", "are lost", "is lost", "state is inconsistent",
 	                                  "memory is not valid"};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)

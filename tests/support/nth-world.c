@@ -187,11 +187,11 @@ static void reload(void)
 		nth_world_must_succeed(nth_engine_start_refused());
 	for (int i = 0; i < NTH_POLICIES; i++)
 		if (!has_policy(log, nth_engine_policy_files[i])) {
-			snprintf(loaded, sizeof(loaded), "%s: policy ", nth_engine_policy_files[i]);
+			snprintf(loaded, sizeof(loaded), "%s is loaded: policy ", nth_engine_policy_files[i]);
 			reload_until(len, loaded);
 		}
 	if (unread)
-		reload_until(len, "after another look; 0 files and folders cannot be read");
+		reload_until(len, "are known; 0 files and folders cannot be read");
 	free(log);
 }
 

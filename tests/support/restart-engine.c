@@ -171,7 +171,7 @@ struct restart_engine_steps restart_engine_steps(bool were_disturbed)
 
 void restart_engine_check_log(const char *log)
 {
-	static const char *const bad[] = {"cannot be restored", "cannot be taken", "does not balance",
+	static const char *const bad[] = {"cannot be restored", "cannot be taken", "state is inconsistent",
 	                                  "memory is not valid", "cannot be told"};
 
 	for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {

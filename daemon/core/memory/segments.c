@@ -177,7 +177,7 @@ static int find_number(struct skv_core *c, uint32_t pool, uint32_t *ret)
 	if (vacant != SKV_BITSET_NONE)
 		return 0;
 	return p->segments + p->pending < p->max_segments
-	               ? skv_core_refuse(c, SKV_CORE_E_BACKLOG, "segments of this pool are still being taken back")
+	               ? skv_core_refuse(c, SKV_CORE_E_BACKLOG, "segments of this pool are still being reclaimed")
 	               : skv_core_refuse(c, SKV_CORE_E_NOSPC, "the pool has all of its %u segments", p->max_segments);
 }
 

@@ -164,7 +164,8 @@ int skv_lease_pages(struct skv_core *c, uint32_t pool, skv_owner owner, uint32_t
 	int r = quota_room(c, p, &quota, &room);
 
 	if ((r || room < least) && grow && skv_age_make_own_room(c, pool))
-		return skv_core_refuse(c, SKV_CORE_E_WAIT, "the memory of sequences that are being parked comes back");
+		return skv_core_refuse(c, SKV_CORE_E_WAIT,
+		                       "the pages wait for the memory of sequences that are being parked");
 	if (r)
 		return r;
 	if (room < least)
@@ -180,11 +181,13 @@ int skv_lease_pages(struct skv_core *c, uint32_t pool, skv_owner owner, uint32_t
 		room = most;
 	r = grow ? skv_pool_grow(c, pool, least, room) : 0;
 	if (r == SKV_CORE_E_NOSPC && skv_age_make_room(c, pool, least))
-		return skv_core_refuse(c, SKV_CORE_E_WAIT, "the memory of sequences that nobody holds comes back");
+		return skv_core_refuse(c, SKV_CORE_E_WAIT,
+		                       "the pages wait for the memory of sequences that no client holds");
 	if (r)
 		return r;
 	if (p->pending && p->count[SKV_OWNER_FREE] < room)
-		return skv_core_refuse(c, SKV_CORE_E_WAIT, "%u segments of the pool are pending", p->pending);
+		return skv_core_refuse(c, SKV_CORE_E_WAIT,
+		                       "the pages wait for %u segments of the pool that are being created", p->pending);
 	if (p->count[SKV_OWNER_FREE] < least)
 		return skv_core_refuse(c, SKV_CORE_E_NOSPC, "%u pages were requested, but the pool has %llu", least,
 		                  (unsigned long long)p->count[SKV_OWNER_FREE]);
@@ -285,7 +288,7 @@ int skv_core_lease_put(struct skv_core *c, uint32_t client_id, uint32_t session_
 		/* the pages that were freed before the invalid page was found go back on lease */
 		set_runs(c, pool, runs, n, 0, lease, &done);
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
-		                  "a page given back is not on lease to this client, or named twice");
+		                  "a page that is given back is not on lease to this client, or is named twice");
 	}
 	skv_pool_shrink(c, pool);
 	return 0;

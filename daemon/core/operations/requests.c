@@ -35,7 +35,7 @@ static int refuse_held(struct skv_core *c, const char *name, uint32_t by)
 
 	if (skv_task_ends(c, by))
 		return skv_core_refuse(c, SKV_CORE_E_LEAVING,
-		                       "sequence '%s' is being taken back from process %d, which is gone", name,
+		                       "sequence '%s' is still being reclaimed from process %d, which has ended", name,
 		                       (int)holder->pid);
 	if (holder->fenced)
 		return skv_core_refuse(c, SKV_CORE_E_FENCED,
@@ -276,7 +276,7 @@ int skv_core_seq_release(struct skv_core *c, uint32_t client_id, uint32_t sessio
 		return r;
 	if (!are_releasable(c, seq, runs, n))
 		return skv_core_refuse(c, SKV_CORE_E_INVALID,
-		                  "a page released is not shared by this sequence, or named twice");
+		                  "a page that is released is not shared by this sequence, or is named twice");
 	release(c, seq, runs, n);
 	return 0;
 }

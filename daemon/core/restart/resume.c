@@ -138,7 +138,7 @@ static void adopt_segments(struct resume *r, uint32_t pool)
 		h->fd = claim(r->past, name, NULL);
 		if (h->fd >= 0 || r->pool_lost[pool])
 			continue;
-		say_lost(r, name, "a segment was not kept: all that is in its pool is lost");
+		say_lost(r, name, "a segment of a pool was not kept, so all sequences in the pool are lost");
 		r->pool_lost[pool] = true;
 	}
 }
@@ -162,7 +162,7 @@ static int adopt_pool(struct resume *r, uint32_t pool)
 	if (e < 0)
 		return e;
 	if (r->pool_lost[pool])
-		say_lost(r, name, "its memory was not kept: all that is in it is lost");
+		say_lost(r, name, "the memory of a pool was not kept, so all sequences in the pool are lost");
 	if (!skv_pool_is_whole(c, pool))
 		adopt_segments(r, pool);
 	for (uint32_t s = 0; s < p->high; s++)
@@ -196,14 +196,14 @@ static int open_seq(struct resume *r, uint32_t seq, int fd, const char **ret_why
 
 	*ret_why = skv_verify_seq(&c->state, seq);
 	if (!*ret_why && fd < 0)
-		*ret_why = "its memory was not kept";
+		*ret_why = "the memory of the sequence was not kept";
 	if (*ret_why) {
 		skv_close_fd(fd);
 		return 0;
 	}
 	e = skv_seqfile_open(&c->seqs[seq], fd, &q->model, q->max_tokens);
 	if (e < 0) {
-		*ret_why = "its memory does not fit its model and length";
+		*ret_why = "the memory of the sequence does not fit its model and length";
 		return skv_is_shortage(e) ? e : 0;
 	}
 	*ret_why = skv_seqmem_check(c->seqs[seq].mem, &c->seqs[seq].layout);

@@ -99,7 +99,8 @@ int skv_validate_memory(struct skv_core *c, uint32_t seq)
 	if (q->bytes <= pages + least || skv_charged(c, q->account) <= quota)
 		return 0;
 	snprintf(why, sizeof(why),
-	         "it takes %llu bytes besides its pages, and its user exceeds the quota of account-bytes, %llu",
+	         "the sequence takes %llu bytes besides its pages, and its user exceeds the quota of account-bytes, "
+	         "%llu",
 	         (unsigned long long)q->bytes, (unsigned long long)quota);
 	return corrupt(c, seq, why);
 }

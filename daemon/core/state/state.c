@@ -11,7 +11,7 @@
 #define ID_INDEX_BITS 16
 #define ID_MAX_ROWS 65535u
 
-const char skv_no_memory[] = "no memory to look at the state with";
+const char skv_no_memory[] = "there is no memory to check the state";
 
 static const uint32_t element_bytes[SKV_TABLE_COUNT] = {
 	[SKV_TABLE_ACCOUNTS] = sizeof(struct skv_account_row),

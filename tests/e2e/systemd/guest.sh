@@ -95,7 +95,7 @@ mark
 check "systemctl stop" systemctl stop sparsekvd.service
 check "it ended well" is show Result = success
 check "with status 0" is show ExecMainStatus = 0
-check "its state balances" logged 'state balances'
+check "its state is consistent" logged 'the state is consistent'
 
 # a restart, a kill and an upgrade of the binary lose nothing that was committed
 check "systemctl start" systemctl start sparsekvd.service

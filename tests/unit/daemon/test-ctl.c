@@ -396,7 +396,7 @@ START_TEST(policies_are_loaded_and_swapped)
 	SAYS("loaded " POLICY_WINDOW " 1: new sessions get it");
 	SAYS("1 sessions go on with what it replaces");
 	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/support/plugins/.libs/bad-crash.so")), 1);
-	SAYS("bad-crash.so: refused\n");
+	SAYS("bad-crash.so is refused\n");
 	SAYS("killed by signal 6");
 	ck_assert_int_eq(ctl("policy load /nonexistent"), 1);
 	SAYS("/nonexistent: No such file");
@@ -412,7 +412,7 @@ START_TEST(policies_are_loaded_and_swapped)
 	ck_assert_int_eq(ctl("policy swap --session 99 full"), 1);
 	SAYS("there is no session 99");
 	ck_assert_int_eq(ctl("policy swap --client 99 full"), 1);
-	SAYS("client 99 has no such session");
+	SAYS("client 99 has no session to swap");
 }
 END_TEST
 
@@ -466,9 +466,9 @@ START_TEST(policies_are_verified)
 	ck_assert_int_eq(ctl("policy load %s", fix_built("tests/support/plugins/.libs/wrong-delta.so")), 0);
 	ck_assert_int_eq(ctl("policy verify '" POLICY_PAGES "?budget=5&layers=0&dense=1'"), 1);
 	SAYS(": entry ");
-	repeat = strstr(said, "repeat it with --seed ");
+	repeat = strstr(said, "repeat the case that failed with --seed ");
 	ck_assert_ptr_nonnull(repeat);
-	seed = strtoull(repeat + strlen("repeat it with --seed "), NULL, 10);
+	seed = strtoull(repeat + strlen("repeat the case that failed with --seed "), NULL, 10);
 	ck_assert_int_eq(ctl("policy verify --seed %llu '" POLICY_PAGES "?budget=5&layers=0&dense=1'", seed), 1);
 	SAYS("on 1 models");
 	ck_assert_int_eq(ctl("policy verify nosuch"), 1);
@@ -513,7 +513,7 @@ START_TEST(a_swap_can_be_waited_for)
 	ck_assert_int_eq(pthread_create(&thread, NULL, take_step, &refuses), 0);
 	ck_assert_int_eq(ctl("policy swap --all --wait 10 " POLICY_PAGES), 1);
 	pthread_join(thread, NULL);
-	SAYS("1 sessions refused it and go on as before; session");
+	SAYS("1 sessions refused the policy and keep their old one; session");
 	SAYS("no room for it");
 	ck_assert_int_eq(ctl("policy swap --all --wait 0.1 " POLICY_PAGES), 1);
 	SAYS("1 sessions made no step in 0.1 s");

@@ -173,7 +173,7 @@ START_TEST(a_device_that_is_required_is_there_or_the_start_fails)
 	setenv("LD_LIBRARY_PATH", steering, 1);
 	if (access("/dev/nvidiactl", F_OK) != 0) {
 		ck_assert_int_eq(start_daemon("--cuda=required"), 1 << 8);
-		ck_said("cuda = required, but there is no device: cuda:0: there is no CUDA driver");
+		ck_said("cuda = required, but the first CUDA device cannot be used: cuda:0: there is no CUDA driver");
 	}
 	/* another file by that name */
 	snprintf(path, sizeof(path), "%s/libcuda.so.1", steering);

@@ -183,7 +183,7 @@ START_TEST(two_devices)
 	memset(open.device_uuid, 0x12, sizeof(open.device_uuid));
 	ck_assert_int_eq(raw_refused(r, SKV_MSG_OPEN, &open, sizeof(open), -1), ENODEV);
 	ck_assert_str_eq(raw_error_text(r),
-	                 "the daemon has no device GPU-12121212-1212-1212-1212-121212121212");
+	                 "the daemon has no CUDA device GPU-12121212-1212-1212-1212-121212121212");
 	/* a sequence cannot move to another device */
 	raw_seq_new(r, first, "chat");
 	close_it = (struct skv_msg_session){.session = first};

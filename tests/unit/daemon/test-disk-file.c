@@ -297,7 +297,7 @@ START_TEST(jobs_that_do_not_fit_are_refused)
 	PARK(n_pages, c.job.n_pages - 1, -EINVAL, "pages, its job says");
 	PARK(page_bytes, 4096, -EINVAL, "another size");
 	PARK(max_pages, 5, -EINVAL, "there are 5");
-	PARK(max_bytes, 20000, -EDQUOT, "allowed are 20000");
+	PARK(max_bytes, 20000, -EDQUOT, "expected at most 20000");
 	PARK(model.head_dim, 17, -EINVAL, "head_dim");
 	DISK_EXPECT(disk_park(&c), 0);
 	RESUME(max_tokens, 480, -EBADMSG, "may have 500 tokens, expected 480");
@@ -305,8 +305,8 @@ START_TEST(jobs_that_do_not_fit_are_refused)
 	RESUME(model.n_heads, 3, -EBADMSG, "another shape or rank");
 	RESUME(model.rank, 5, -EBADMSG, "another shape or rank");
 	RESUME(model.name[0], 'x', -EBADMSG, "org/made-up_7B");
-	RESUME(name[0], 'x', -EBADMSG, "it is of sequence 'chat-{17}~'");
-	RESUME(file[3], 'x', -ENOENT, "opening");
+	RESUME(name[0], 'x', -EBADMSG, "the file is of sequence 'chat-{17}~'");
+	RESUME(file[3], 'x', -ENOENT, "cannot be opened");
 	RESUME(max_pages, 1, -EINVAL, "there are 1");
 	parked_case_free(&c);
 }
@@ -532,7 +532,7 @@ START_TEST(imports_are_what_was_parked)
 		ck_assert_msg(strstr(disk.answer.why, "bytes, its header says"), "%s", disk.answer.why);
 		again = rnd_below((uint32_t)bytes);
 		DISK_EXPECT(import_pipe(data, again, false), -EBADMSG);
-		ck_assert_msg(strstr(disk.answer.why, "it ends after"), "%s", disk.answer.why);
+		ck_assert_msg(strstr(disk.answer.why, "the file ends after"), "%s", disk.answer.why);
 		ck_assert_uint_eq(disk_count_files(), 0);
 		free(data);
 		free(imported);

@@ -28,7 +28,7 @@
 
 #define RESTARTS 30 /* every third one is requested */
 
-#define STARTED "is the daemon, with "
+#define STARTED "is started as the daemon, with "
 #define READY "keeper: the daemon is ready, "
 
 static char dir[64], socket_path[96], program[96], log_path[96];
@@ -385,7 +385,7 @@ START_TEST(others_are_ignored)
 	expect_more(READY, 0);
 	fix_in_child(0, leaves, NULL);
 	fix_in_child(0, other_process, NULL);
-	expect_more("is ignored: it is not the daemon", 3);
+	expect_more("is ignored: the process is not the daemon", 3);
 	ck_assert_uint_eq(count_log(READY), 1);
 	for (int i = 0; i < 20; i++) {
 		kill_daemon();

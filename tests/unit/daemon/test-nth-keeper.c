@@ -23,7 +23,7 @@
 
 #define PATIENCE_S 30
 #define WITHOUT_MS 300 /* then the resource is available again */
-#define STARTED "is the daemon, with "
+#define STARTED "is started as the daemon, with "
 #define READY "keeper: the daemon is ready, "
 
 static char dir[96], socket_path[128], log_path[128];

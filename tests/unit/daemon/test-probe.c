@@ -96,8 +96,8 @@ START_TEST(each_bad_plugin_is_refused_with_its_reason)
 		const char *says;
 	} cases[] = {
 		{"bad-abi", EBADMSG, "abi is 12, expected 11"},
-		{"bad-crash", EBADMSG, "it was killed by signal 6 (Aborted) in its constructor"},
-		{"bad-hang", ETIMEDOUT, "it was still in its constructor"},
+		{"bad-crash", EBADMSG, "the plugin was killed by signal 6 (Aborted) in its constructor"},
+		{"bad-hang", ETIMEDOUT, "the plugin was still in its constructor"},
 		{"bad-hooks", EBADMSG, "after of layer 1"},
 		{"bad-params", EBADMSG, "layers"},
 		{"bad-symbol", EBADMSG, "sparsekv_policy"},
@@ -271,7 +271,7 @@ START_TEST(who_asked_may_be_gone_before_the_answer)
 	fix_sleep_ms(100);
 	raw_close(r);
 	json_decref(raw_query(other, SKV_QUERY_STATUS)); /* only the requesting client waits for the probe */
-	fix_expect_log(&fix, "policy file bad-hang.so: refused");
+	fix_expect_log(&fix, "policy file bad-hang.so is refused");
 	raw_close(other);
 }
 END_TEST
@@ -356,15 +356,15 @@ START_TEST(of_two_files_with_one_policy_the_first_counts)
 	}
 	ck_assert_uint_eq(n, 1);
 	json_decref(answer);
-	fix_expect_log(&f, "second/a.so: left out: policy full is there already, from");
-	fix_expect_log(&f, "second/c.so: refused: it was killed by signal 6");
+	fix_expect_log(&f, "second/a.so is not loaded: policy full was already loaded from");
+	fix_expect_log(&f, "second/c.so is refused: the plugin was killed by signal 6");
 	fix_expect_log(&f, "/nonexistent: no policies");
 
 	/* a reload loads only what is new */
 	snprintf(path, sizeof(path), "%s/d.so", second);
 	copy_file(fix_built("policies/.libs/" POLICY_PAGES ".so"), path, 1 << 30);
 	kill(f.pid, SIGHUP);
-	fix_expect_log(&f, "d.so: policy " POLICY_PAGES);
+	fix_expect_log(&f, "d.so is loaded: policy " POLICY_PAGES);
 	ck_assert_uint_eq(count_policies(r), 2);
 	raw_close(r);
 	fix_stop(&f);

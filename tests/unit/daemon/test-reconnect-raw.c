@@ -124,7 +124,7 @@ static void teardown(void)
 	raw_hang_up(before);
 	ck_assert_int_eq(manager_end(SIGTERM), 0);
 	log = manager_log();
-	ck_assert_ptr_null(strstr(log, "does not balance"));
+	ck_assert_ptr_null(strstr(log, "state is inconsistent"));
 	free(log);
 	manager_close();
 }

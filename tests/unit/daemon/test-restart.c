@@ -194,11 +194,11 @@ START_TEST(foreign)
 	manager_add("state", skv_memfd_new("x", 4096));
 	manager_add("sZZZZ", skv_memfd_new("x", 4096));
 	manager_start(options);
-	expect_log("\"x\", which is closed and kept no more: it is");
+	expect_log("\"x\", which is closed and no longer stored: it is");
 	expect_log("\"stored\", which is closed");
 	expect_log("\"clients\", which is closed");
-	expect_log("the file kept as state is closed and kept no more");
-	expect_log("the file kept as sZZZZ is closed and kept no more");
+	expect_log("the descriptor that was stored as state is closed and no longer stored");
+	expect_log("the descriptor that was stored as sZZZZ is closed and no longer stored");
 	ck_assert_int_eq(raw_count_sequences(manager_socket), 1);
 	manager_expect_kept(kept);
 	(void)manager_end(SIGKILL); /* the manager still has the state */

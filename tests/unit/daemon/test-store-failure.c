@@ -174,7 +174,7 @@ START_TEST(killed_and_restarted)
 		usleep(150000);
 		ck_assert_int_eq(timed_call(op), -ECONNREFUSED);
 		ck_assert_int_eq(timed_call(op), -EHOSTDOWN);
-		ck_assert_ptr_nonnull(strstr(skv_store_error(store), "connecting: Connection refused"));
+		ck_assert_ptr_nonnull(strstr(skv_store_error(store), "cannot connect: Connection refused"));
 		store_restart(&server);
 		(void)wait_until_it_works(500 + SLACK);
 	}
