@@ -15,7 +15,7 @@ import sys
 import policies
 import reads
 
-HEAD = ["set", "policy", "budget", "spec", "share of K and V read in a step", "share of answer lines right"]
+HEAD = ["set", "policy", "budget", "spec", "share of K and V read in a step", "share of answer lines wrong"]
 HEAD += ["KL divergence from dense attention", "attended", "kept"]
 
 
@@ -29,7 +29,8 @@ def main():
     name_of, folder = policies.specs(listed, budget), os.path.dirname(os.environ["PROFILE"])
     for spec, row in reads.rows(path).items():
         dense, compared, attended = spec == "full", "kl" in row, row["attended_share"]
-        figures = ["" if compared else row["line"], row["kl"] if compared and not dense else ""]
+        wrong = "" if compared else f"{1 - float(row['line']):.4f}"
+        figures = [wrong, row["kl"] if compared and not dense else ""]
         out.writerow(
             [called, name_of[spec], 1 if dense else budget, spec.replace(folder + "/", "")]
             + [f"{reads.share(spec, float(attended), config):.5f}", *figures, attended, row["kept_share"]]

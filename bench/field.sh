@@ -37,13 +37,16 @@ measure() {
 	done
 }
 
+# Each policy has the same colour in all charts.
+styles=sketch,streaming,quest,delta,omnikv,kascade,full,omnikv-more,sketch-1-bit,rkv,tidal,lessismore,h2o,snapkv,exact-top-k
+
 # draw SET FIGURE TITLE OPTION...: where there are figures
 draw() {
 	local set=$1 figure=$2 title=$3
 	shift 3
 	grep -q "^$set," "$rows" || return 0
 	"$build/bench/sparsekv-bench" plot --where "set=$set" --by policy --x 'share of K and V read in a step' \
-		--y "$figure" --title "$title" "$@" --output "$out/$set.svg" "$rows"
+		--y "$figure" --title "$title" --styles "$styles" "$@" --output "$out/$set.svg" "$rows"
 }
 
 "$here/field.py" >"$rows"
@@ -54,7 +57,7 @@ if [ "$work" != - ]; then
 		measure "smollm2-$n" real "$work/model" --tasks "$work/$n.jsonl" --compare --batch 9 "$@"
 	done
 fi
-draw reference 'share of answer lines right' 'Reference model, tasks of 1,024 to 4,096 bytes'
+draw reference 'share of answer lines wrong' 'Reference model, tasks of 1,024 to 4,096 bytes' --log
 draw smollm2-3k 'KL divergence from dense attention' 'SmolLM2-135M, texts of 3,000 tokens' --log
 draw smollm2-7k 'KL divergence from dense attention' 'SmolLM2-135M, texts of 7,000 tokens' --log
 chmod 644 "$rows"

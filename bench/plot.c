@@ -321,6 +321,24 @@ static double *figures(struct chart *c, const struct table *t, int x, uint32_t s
 	return value;
 }
 
+/* Gives each series the style that its name's place in the list has, so that charts of other series have the same. */
+static void set_styles(struct chart *c, const char *names)
+{
+	int *style = get(CHART_SERIES_MAX, sizeof *style);
+	for (int s = 0; s < c->n_series; s++) {
+		const size_t len = strlen(c->series[s]);
+		const char *p = names;
+		while (*p && !(strcspn(p, ",") == len && !strncmp(p, c->series[s], len))) {
+			p += strcspn(p, ",");
+			p += *p == ',';
+			style[s]++;
+		}
+		if (!*p || style[s] >= CHART_SERIES_MAX)
+			plot_fail("--styles", c->series[s], "is not among its first 16 names");
+	}
+	c->style = style;
+}
+
 static int first_measured(const struct table *t)
 {
 	for (int i = 0; i < t->columns; i++)
@@ -373,6 +391,8 @@ static struct chart chart_of(const struct table *t, const struct options *o)
 		plot_fail("figures", y, "there are none in these rows");
 	if (c.log)
 		check_log(&c);
+	if (o->styles)
+		set_styles(&c, o->styles);
 	return c;
 }
 
@@ -391,6 +411,7 @@ static int parse(struct options *o, int argc, char **argv)
 		ENG_TEXT("x", "COLUMN", &o->x, "what they are drawn over (the first column)"),
 		ENG_TEXT("by", "COLUMNS", &o->by,
 		           "what tells series apart (all others that differ and were not measured)"),
+		ENG_TEXT("styles", "NAMES", &o->styles, "series in the order of their colours, drawn or not (as they come)"),
 		ENG_TEXT("where", "C=V,...", &o->where, "only rows with these values"),
 		ENG_TEXT("whisker", "COLUMN", &o->whisker, "a thin line from each figure up to this one, such as p99_us"),
 		ENG_FLAG("log", &o->log, "a logarithmic axis"),

@@ -29,18 +29,24 @@ static const char *const colours[] = {
 };
 #define N_COLOURS (int)(sizeof(colours) / sizeof(*colours))
 
-static const char *colour_of(int series)
+static int style_of(const struct chart *c, int series)
 {
-	return colours[series % N_COLOURS];
+	return c->style ? c->style[series] : series;
+}
+
+static const char *colour_of(const struct chart *c, int series)
+{
+	return colours[style_of(c, series) % N_COLOURS];
 }
 
 /*
  * Ends the SVG element of a bar, a mark or a square of the legend: it is filled with the colour of the series, or
- * outlined in this colour for series 9 to 16.
+ * outlined in this colour for styles 8 to 15.
  */
-static void write_fill(FILE *f, int series)
+static void write_fill(const struct chart *c, int series, FILE *f)
 {
-	fprintf(f, series < N_COLOURS ? " fill=\"%s\"/>\n" : " fill=\"#ffffff\" stroke=\"%s\"/>\n", colour_of(series));
+	fprintf(f, style_of(c, series) < N_COLOURS ? " fill=\"%s\"/>\n" : " fill=\"#ffffff\" stroke=\"%s\"/>\n",
+	        colour_of(c, series));
 }
 
 enum anchor { START, MIDDLE, END };
@@ -177,7 +183,7 @@ static void draw_bar(const struct chart *c, const struct panel *p, const struct 
 	double value = p->value[series * c->n_x + i], end = coordinate(a, value), to = end;
 	char text[32];
 	fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%d\"", a->at, y, end - a->at, BAR);
-	write_fill(f, series);
+	write_fill(c, series, f);
 	if (p->whisker && p->whisker[series * c->n_x + i] > value) {
 		to = coordinate(a, p->whisker[series * c->n_x + i]);
 		write_line(f, end, y + BAR / 2.0, to, y + BAR / 2.0, INK, 1);
@@ -243,19 +249,19 @@ static void draw_series(const struct chart *c, const struct panel *p, const stru
 			join = " L";
 			n++;
 		}
-	fprintf(f, "\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"%s/>\n", colour_of(series),
-	        series >= N_COLOURS ? " stroke-dasharray=\"6 4\"" : "");
+	fprintf(f, "\" fill=\"none\" stroke=\"%s\" stroke-width=\"2\"%s/>\n", colour_of(c, series),
+	        style_of(c, series) >= N_COLOURS ? " stroke-dasharray=\"6 4\"" : "");
 	for (int i = 0; i < c->n_x; i++) {
 		if (isnan(value[i]))
 			continue;
 		double at = coordinate(x, c->number[i]);
 		if (n <= MARKS) {
 			fprintf(f, "<circle cx=\"%.1f\" cy=\"%.1f\" r=\"4\"", at, coordinate(y, value[i]));
-			write_fill(f, series);
+			write_fill(c, series, f);
 		}
 		if (p->whisker && p->whisker[series * c->n_x + i] > value[i])
 			write_line(f, at, coordinate(y, value[i]), at, coordinate(y, p->whisker[series * c->n_x + i]),
-			           colour_of(series), 1);
+			           colour_of(c, series), 1);
 	}
 }
 
@@ -334,8 +340,8 @@ static void draw_labels(const struct chart *c, const struct panel *p, const stru
 	for (int k = 0; k < n; k++) {
 		int s = order[k];
 		write_line(f, coordinate(x, c->number[last_of(c, p, s)]) + 5, end[s], right + LABEL_GAP - 5, at[s],
-		           colour_of(s), 0.5);
-		write_text(f, right + LABEL_GAP, at[s] + 4, START, colour_of(s), "", c->series[s]);
+		           colour_of(c, s), 0.5);
+		write_text(f, right + LABEL_GAP, at[s] + 4, START, colour_of(c, s), "", c->series[s]);
 	}
 }
 
@@ -431,7 +437,7 @@ static double legend(const struct chart *c, double width, double y, FILE *f)
 		}
 		if (f) {
 			fprintf(f, "<rect x=\"%.1f\" y=\"%.1f\" width=\"14\" height=\"14\"", x, y);
-			write_fill(f, s);
+			write_fill(c, s, f);
 			write_text(f, x + 20, y + 12, START, INK, "", *c->series[s] ? c->series[s] : "-");
 		}
 		x += wide;

@@ -4,7 +4,8 @@
  *
  * A chart has one panel for each figure (column). The panels are one below the other and have the same x values and
  * series. A chart has bars if x is text, and lines if x is a number. The colours are the eight of Okabe and Ito, which
- * colour-blind people can distinguish. Series 9 to 16 use the same colours with dashed lines and hollow bars.
+ * colour-blind people can distinguish. Styles 0 to 7 are these colours; styles 8 to 15 are the same colours with dashed
+ * lines and hollow bars. Lines have their names at their ends, bars have a legend.
  */
 #ifndef ENG_CHART_H
 #define ENG_CHART_H
@@ -29,6 +30,7 @@ struct chart {
 	double *number;     /* [n_x]: x values as numbers, ascending; NULL: x is text */
 	const char *x_label;
 	const char **series; /* [n_series]: names of the series; "" for a single series, which needs no name */
+	const int *style;    /* [n_series]: styles of the series; NULL: their indices */
 	struct panel panel[CHART_PANELS_MAX];
 };
 
