@@ -317,7 +317,7 @@ static int last_of(const struct chart *c, const struct panel *p, int series)
 
 /*
  * Writes the name of each series to the right of the plot, at the height of the line's end, with a thin line from
- * there. The labels have the order of the ends. Labels that would overlap are moved down, then up from the bottom.
+ * there. The labels have the order of the ends. Labels that overlap push each other up and down.
  */
 static void draw_labels(const struct chart *c, const struct panel *p, const struct axis *x, const struct axis *y,
                         FILE *f)
@@ -333,10 +333,12 @@ static void draw_labels(const struct chart *c, const struct panel *p, const stru
 			order[k] = order[k - 1];
 		order[k] = s;
 	}
-	for (int k = 1; k < n; k++)
-		at[order[k]] = fmax(at[order[k]], at[order[k - 1]] + LABEL_LINE);
-	for (int k = n - 1; k >= 0; k--)
-		at[order[k]] = fmin(at[order[k]], k == n - 1 ? y->at : at[order[k + 1]] - LABEL_LINE);
+	for (int pass = 0; pass < 100; pass++)
+		for (int k = 1; k < n; k++) {
+			double lacks = LABEL_LINE - (at[order[k]] - at[order[k - 1]]);
+			at[order[k]] += lacks > 0 ? lacks / 2 : 0;
+			at[order[k - 1]] -= lacks > 0 ? lacks / 2 : 0;
+		}
 	for (int k = 0; k < n; k++) {
 		int s = order[k];
 		write_line(f, coordinate(x, c->number[last_of(c, p, s)]) + 5, end[s], right + LABEL_GAP - 5, at[s],

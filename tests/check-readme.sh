@@ -128,7 +128,7 @@ for page in "${pages[@]}" HACKING.md doc/design.md bench/RESULTS.md models/refer
 	done < <(grep -oE '\]\([^) ]+\)|src="[^"]+"' "$srcdir/$page" | sed -E 's/^\]\(|\)$|^src="|"$//g')
 done
 
-title='SmolLM2-135M at 12.5 % of the tokens'
+title='SmolLM2-135M-Instruct, budget 12.5 %, texts of 3,000 tokens'
 y=$(head -n 1 "$srcdir/doc/policies.csv" | cut -d, -f3-)
 bench/sparsekv-bench plot --x policy --by method --y "$y" --title "$title" --output "$tmp/policies.svg" "$srcdir/doc/policies.csv" &&
 	cmp "$tmp/policies.svg" "$srcdir/doc/policies.svg" || die "doc/policies.svg is not drawn from doc/policies.csv"
