@@ -348,13 +348,13 @@ static int first_measured(const struct table *t)
 	return -1;
 }
 
-/* Checks that all figures are above 0, as a logarithmic axis requires. */
+/* Checks that no figure is below 0, as a logarithmic axis requires. */
 static void check_log(const struct chart *c)
 {
 	for (int p = 0; p < c->n_panels; p++)
 		for (int i = 0; i < c->n_x * c->n_series; i++)
-			if (c->panel[p].value[i] <= 0)
-				plot_fail("--log", c->panel[p].label, "has a figure that is not above 0");
+			if (c->panel[p].value[i] < 0)
+				plot_fail("--log", c->panel[p].label, "has a figure below 0");
 }
 
 static void add_whiskers(struct chart *c, struct panel *p, const struct table *t, int x, uint32_t set,

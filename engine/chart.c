@@ -102,7 +102,7 @@ struct axis {
 static double coordinate(const struct axis *a, double x)
 {
 	if (a->log)
-		x = log10(x);
+		x = x > 0 ? log10(x) : a->low;
 	return a->at + a->length * (x - a->low) / (a->high - a->low);
 }
 
@@ -121,7 +121,8 @@ static struct axis axis_of(const struct chart *c, const struct panel *p, double 
 		double top = p->whisker && p->whisker[i] > p->value[i] ? p->whisker[i] : p->value[i];
 		if (isnan(p->value[i]))
 			continue;
-		least = p->value[i] < least ? p->value[i] : least;
+		if (p->value[i] > 0 && p->value[i] < least)
+			least = p->value[i];
 		most = top > most ? top : most;
 	}
 	if (!(most > 0))

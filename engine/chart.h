@@ -24,7 +24,7 @@ struct panel {
 
 struct chart {
 	const char *title;
-	bool log; /* the value axis is logarithmic; all values must be above 0 */
+	bool log; /* the value axis is logarithmic; 0 is drawn at the axis' lower end */
 	int n_x, n_series, n_panels;
 	const char **x;     /* [n_x]: x values as text */
 	double *number;     /* [n_x]: x values as numbers, ascending; NULL: x is text */
