@@ -215,7 +215,7 @@ static int start_loop(struct skv_server *s)
 
 	if (r < 0) {
 		skv_loop_explain(r, why, sizeof(why));
-		skv_log(LOG_ERR, "%s", why);
+		skv_log(LOG_ERR, "the event loop cannot be set up: %s", why);
 	}
 	return r;
 }

@@ -258,8 +258,8 @@ static void touch_pages(const struct skv_policy_ctx *ctx, const struct skv_touch
 }
 
 /*
- * Write those of the layer's pages [first, end) that are not evicted yet to the journal. Returns false if the journal
- * is full.
+ * Write to the step's journal that the layer's pages [first, end) are evicted, unless they were evicted before. Returns
+ * false if the journal is full.
  */
 static bool collect(struct skv_seq *q, uint32_t layer, uint32_t first, uint32_t end)
 {

@@ -176,7 +176,8 @@ static uint32_t list_rows(const struct policy_batch *pb, const struct skv_plan *
 static int put_planned(struct skv_session *s, const struct policy_batch *pb, struct sink *to, uint32_t layer, uint32_t at,
                        uint32_t row, uint32_t how)
 {
-	const struct skv_plan *plan = pb ? &pb->policy->plan[layer] : NULL; /* prompts are dense here, without a plan */
+	/* no policy batch: rows of prompts, which attend to all tokens and need no plan */
+	const struct skv_plan *plan = pb ? &pb->policy->plan[layer] : NULL;
 	const struct skv_seq *q = s->step.seqs[at];
 	uint32_t slots = layer_kseq(s, layer, at)->len;
 
