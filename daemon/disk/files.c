@@ -200,6 +200,14 @@ int skv_files_unread(const struct skv_files *f, uint32_t uid, const char *name)
 	return 0;
 }
 
+bool skv_files_is_unread(const struct skv_files *f, uint32_t uid, const char *file)
+{
+	for (size_t i = 0; i < f->n_unread; i++)
+		if (f->unread[i].uid == uid && (!*f->unread[i].file || !strcmp(f->unread[i].file, file)))
+			return true;
+	return false;
+}
+
 /* ---- the folder ------------------------------------------------------------------------------ */
 
 int skv_files_user(int folder, uint32_t uid, bool make)

@@ -133,6 +133,8 @@ bool skv_files_is_listed(const struct skv_files *, uint32_t uid, const struct sk
 void skv_files_looked(struct skv_files *, uint32_t uid, const char *file, int error, skv_files_odd odd);
 /* Returns a negative errno if a file that could not be read may be the user's parked sequence of this name. */
 int skv_files_unread(const struct skv_files *, uint32_t uid, const char *name);
+/* Is the file among those that could not be read, by itself or with the user's whole folder? */
+bool skv_files_is_unread(const struct skv_files *, uint32_t uid, const char *file);
 /* Removes the entry from the list and frees the entry. The file itself stays on the disk. */
 void skv_files_forget(struct skv_files *, struct skv_parked *);
 /* Returns the entry of the user's file with this model, rank and name; NULL: there is none. */

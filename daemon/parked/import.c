@@ -29,12 +29,21 @@ static struct import *import_of(struct skv_job *j)
 	return SKV_JOB_OWNER(j, struct import, job);
 }
 
+/* Closes a descriptor in a thread of the ring: the close of an operator's file may take long (FUSE). */
+static void close_source(const struct skv_jobs *jobs, int fd)
+{
+	if (jobs->closed)
+		skv_close_fd(fd);
+	else if (fd >= 0)
+		skv_loop_close_fd(jobs->config.loop, fd);
+}
+
 static void free_import(struct skv_job *j)
 {
 	struct import *x = import_of(j);
 
 	skv_files_unreserve(&x->parking->files, x->reserved);
-	skv_close_fd(x->source);
+	close_source(j->jobs, x->source);
 	free(x);
 }
 
@@ -54,7 +63,7 @@ int skv_parking_begin_import(struct skv_parking *k, uint32_t uid, int fd, struct
 	if (!x) {
 		snprintf(why, SKV_TEXT_MAX,
 		         waits ? "another sequence of this user is being imported" : "the daemon is out of memory");
-		skv_close_fd(fd);
+		close_source(k->jobs, fd);
 		return waits ? -EBUSY : -ENOMEM;
 	}
 	x->parking = k;
@@ -85,17 +94,28 @@ static void look_failed(struct import *x, int error)
 		skv_log(LOG_ERR, "user %u: a failed import may have left a file, but the user's folder cannot be "
 		                 "searched: %s; the search is retried",
 		        x->job.m.uid, strerror(-error));
-	skv_close_fd(x->source);
+	close_source(x->job.jobs, x->source);
 	x->source = -1;
 	skv_job_answer_all(&x->job, x->error, x->why, 0);
 	skv_job_enter(&x->job, SKV_JOB_OTHERS);
 }
 
+/* Is a sequence of the user being parked? Its file counts as known, but stays unknown if the PARK job fails. */
+static bool is_parking(const struct import *x)
+{
+	return skv_jobs_next(x->job.jobs, NULL, SKV_DISK_PARK, x->job.m.uid) != NULL;
+}
+
 static void look(struct skv_job *j)
 {
 	struct import *x = import_of(j);
-	const int r = skv_parking_look_move(x->parking, j, &x->source);
+	int r;
 
+	if (is_parking(x)) {
+		skv_job_enter(j, SKV_JOB_OTHERS);
+		return;
+	}
+	r = skv_parking_look_move(x->parking, j, &x->source);
 	if (r < 0)
 		look_failed(x, r);
 }
@@ -113,7 +133,8 @@ static void look_for_rest(struct import *x, int error, const char *why)
 	x->job.m.kind = SKV_DISK_LOOK;
 	x->job.m.file[0] = 0;
 	x->job.work.once = false;
-	skv_close_fd(x->source);
+	close_source(x->job.jobs, x->source);
+	x->source = -1;
 	look(&x->job);
 }
 
@@ -121,6 +142,8 @@ static void looked(struct import *x, int error)
 {
 	if (error == 0)
 		error = skv_parking_look_found(x->parking, x->job.m.uid, x->source, true);
+	if (error == -ENOENT)
+		error = 0; /* the user has no folder, and so no file */
 	if (error && !x->job.jobs->closed)
 		look_failed(x, error);
 	else
@@ -133,6 +156,7 @@ static void looked(struct import *x, int error)
  */
 static void imported(struct import *x, const struct skv_parked_header *h)
 {
+	static const char in_memory[] = "a sequence of this name is in memory already";
 	struct skv_parking *k = x->parking;
 	struct skv_parked *file = x->reserved;
 	const uint32_t uid = x->job.m.uid;
@@ -145,15 +169,18 @@ static void imported(struct import *x, const struct skv_parked_header *h)
 		r = -EEXIST;
 	else if (!skv_parking_quota_allows(k, uid, h->file_bytes, &left)) /* other sequences were parked meanwhile */
 		r = -EDQUOT;
+	if (r == -EEXIST && is_parking(x)) { /* the sequence's own file may have replaced this one, or is about to */
+		look_for_rest(x, r, in_memory);
+		return;
+	}
 	x->reserved = NULL;
-	skv_parking_written(k, &x->job.m, file, h, NULL);
-	if (r < 0)
+	if (r == 0) {
+		skv_parking_written(k, &x->job.m, file, h, NULL);
+	} else {
+		skv_parking_enter(k, &x->job.m, file, h, NULL);
 		skv_parking_remove(k, file);
-	skv_job_end(&x->job, r,
-	            r == 0         ? ""
-	            : r == -EEXIST ? "a sequence of this name is in memory already"
-	                           : strerror(-r),
-	            file->bytes);
+	}
+	skv_job_end(&x->job, r, r == 0 ? "" : r == -EEXIST ? in_memory : strerror(-r), file->bytes);
 }
 
 static void moved(struct skv_job *j, int error, const char *why, const struct skv_disk_answer *answer)

@@ -137,14 +137,20 @@ void skv_parking_used(struct skv_parked *p)
 	p->age_ns = 0;
 }
 
-void skv_parking_written(struct skv_parking *k, const struct skv_disk_job *m, struct skv_parked *reserved,
-                         const struct skv_parked_header *h, struct skv_parked_keys *keys)
+void skv_parking_enter(struct skv_parking *k, const struct skv_disk_job *m, struct skv_parked *reserved,
+                       const struct skv_parked_header *h, struct skv_parked_keys *keys)
 {
 	struct skv_parked_header known = {.model = m->model};
 
 	memcpy(known.name, m->name, sizeof(known.name));
 	skv_files_put(&k->files, reserved, m->file, h ? h : &known, keys);
 	skv_parking_used(reserved);
+}
+
+void skv_parking_written(struct skv_parking *k, const struct skv_disk_job *m, struct skv_parked *reserved,
+                         const struct skv_parked_header *h, struct skv_parked_keys *keys)
+{
+	skv_parking_enter(k, m, reserved, h, keys);
 	skv_parking_trim_prefixes(k, m->uid);
 }
 

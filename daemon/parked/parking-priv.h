@@ -72,6 +72,9 @@ void skv_parking_remove_known(struct skv_parking *);
  * Enters a file that a job has written into the list, in the entry that was reserved for it, with the file's header and
  * keys, which are consumed. Header NULL: the file may be incomplete, and the entry gets only the job's model and name.
  */
+void skv_parking_enter(struct skv_parking *, const struct skv_disk_job *, struct skv_parked *reserved,
+                       const struct skv_parked_header *, struct skv_parked_keys *keys);
+/* The same for a file that stays: makes room for it in the user's quota, by removing sealed prefixes. */
 void skv_parking_written(struct skv_parking *, const struct skv_disk_job *, struct skv_parked *reserved,
                          const struct skv_parked_header *, struct skv_parked_keys *keys);
 /* Restarts the age of a file that was just written, or of a sealed prefix that was just read. */

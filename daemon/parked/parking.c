@@ -130,6 +130,7 @@ void skv_parking_tick(struct skv_server *s)
 		return;
 	skv_parking_end_exports(k);
 	k->jobs->settled = true; /* jobs and requests that wait for others are tried each second, also without event */
+	skv_lease_retry(s); /* a sequence that was to be parked for a lease may have been attached instead */
 	age_files(k, s->config.sequence_ttl);
 }
 

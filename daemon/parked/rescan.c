@@ -76,7 +76,8 @@ int skv_parking_look_found(struct skv_parking *k, uint32_t uid, int fd, bool unk
 		r = read_keys(fd, found.header.n_keys, &at, &keys);
 		if (r < 0)
 			break;
-		if (is_known(k, uid, &found)) {
+		/* files that could not be read before are the user's sequences: only a reload's look enters them */
+		if (is_known(k, uid, &found) || (unknown_goes && skv_files_is_unread(&k->files, uid, found.file))) {
 			free(keys);
 			continue;
 		}
@@ -90,6 +91,26 @@ int skv_parking_look_found(struct skv_parking *k, uint32_t uid, int fd, bool unk
 void skv_parking_odd(const char *file, const char *why)
 {
 	skv_log_peer(LOG_WARNING, "parked-path: %s is left alone: %s", file, why);
+}
+
+/* Is one of the jobs that a reload has begun under way? */
+static bool looks(const struct skv_parking *k)
+{
+	const struct skv_job *j = k->jobs->all;
+
+	while (j && j->kind != &kind)
+		j = j->next;
+	return j != NULL;
+}
+
+/* Is an import of the user under way, or its search for what it left? */
+static bool imports(const struct skv_parking *k, uint32_t uid)
+{
+	const struct skv_job *j = k->jobs->all;
+
+	while (j && (j->m.uid != uid || j->kind == &kind || (j->m.kind != SKV_DISK_IMPORT && j->m.kind != SKV_DISK_LOOK)))
+		j = j->next;
+	return j != NULL;
 }
 
 static void all_looked_at(struct skv_parking *k)
@@ -110,7 +131,7 @@ static void moved(struct skv_job *j, int error, const char *why, const struct sk
 	const bool closed = j->jobs->closed;
 
 	(void)why, (void)answer;
-	if (skv_jobs_any(k->jobs, SKV_DISK_IMPORT)) {
+	if (imports(k, j->m.uid)) {
 		k->look_again = true;
 	} else if (!closed) {
 		skv_files_looked(&k->files, j->m.uid, j->m.file, error == -ENOENT ? 0 : error, skv_parking_odd);
@@ -121,7 +142,7 @@ static void moved(struct skv_job *j, int error, const char *why, const struct sk
 			        j->m.uid);
 	}
 	skv_job_free(j);
-	if (!closed && !skv_jobs_any(k->jobs, SKV_DISK_LOOK))
+	if (!closed && !looks(k))
 		all_looked_at(k);
 }
 
@@ -152,7 +173,7 @@ void skv_parking_look_again(struct skv_server *s)
 	struct skv_parking *k = s->parking;
 	int r = 0;
 
-	if (!k || !k->look_again || skv_jobs_any(k->jobs, SKV_DISK_IMPORT) || skv_jobs_any(k->jobs, SKV_DISK_LOOK))
+	if (!k || !k->look_again || skv_jobs_any(k->jobs, SKV_DISK_IMPORT) || looks(k))
 		return;
 	k->look_again = false;
 	for (size_t i = 0; i < k->files.n_unread && r == 0; i++)

@@ -4,10 +4,12 @@
  * system clock is changed.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -200,7 +202,70 @@ START_TEST(gone_for_good)
 }
 END_TEST
 
-/* A worker retries what the disk did not give at the start, and does not forget it while that fails. */
+static void kill_workers(void)
+{
+	char path[64], comm[32];
+	int pid, n = 0;
+	FILE *children, *c;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)f.pid, (int)f.pid);
+	children = fopen(path, "re");
+	ck_assert_ptr_nonnull(children);
+	while (fscanf(children, "%d", &pid) == 1) {
+		snprintf(path, sizeof(path), "/proc/%d/comm", pid);
+		c = fopen(path, "re");
+		if (c && fgets(comm, sizeof(comm), c) && !strcmp(comm, "sparsekvd-disk\n"))
+			n += kill(pid, SIGKILL) == 0;
+		if (c)
+			fclose(c);
+	}
+	fclose(children);
+	ck_assert_int_gt(n, 0);
+}
+
+/* An import waits for its sender, and then its worker dies. `gone`: the user's folder is removed before. */
+static void import_fails(uint32_t uid, bool gone)
+{
+	struct raw *r = raw_operator(f.socket);
+	const struct skv_msg_user m = {.uid = uid};
+	char user[96];
+	int ends[2];
+
+	ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+	raw_send(r, SKV_MSG_SEQ_IMPORT, &m, sizeof(m), ends[0]);
+	close(ends[0]);
+	fix_sleep_ms(300);
+	snprintf(user, sizeof(user), "%s/%u", folder, uid);
+	ck_assert(!gone || rmdir(user) == 0);
+	kill_workers();
+	ck_assert_int_ne(raw_recv_answer(r, 20000), SKV_MSG_SEQ_IMPORT | SKV_REPLY);
+	close(ends[1]);
+	raw_close(r);
+}
+
+/* The search for what a failed import left ends, although the user has no folder: the next import is not refused. */
+START_TEST(import_without_folder)
+{
+	const struct skv_msg_user m = {.uid = 12345};
+	struct raw *r;
+	int empty = memfd_create("empty", MFD_CLOEXEC);
+
+	begin(NULL);
+	import_fails(12345, true);
+	r = raw_operator(f.socket);
+	raw_send(r, SKV_MSG_SEQ_IMPORT, &m, sizeof(m), empty);
+	ck_assert_int_ne(raw_recv_answer(r, 20000), SKV_MSG_SEQ_IMPORT | SKV_REPLY);
+	ck_assert_msg(!strstr(raw_error_text(r), "another"), "%s", raw_error_text(r));
+	raw_close(r);
+	close(empty);
+	end();
+}
+END_TEST
+
+/*
+ * A worker retries what the disk did not give at the start, and does not forget it while that fails. An import that
+ * fails meanwhile removes what it may have left, and no file that could not be read.
+ */
 START_TEST(looked_at_again)
 {
 	static struct file_op all[1000];
@@ -226,6 +291,7 @@ START_TEST(looked_at_again)
 	fix_expect_log(&f, "are known; 1 files and folders cannot be read");
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-0"), EIO);
 	ck_assert_int_eq(unlink(eio), 0);
+	import_fails((uint32_t)getuid(), false);
 	ck_assert_int_eq(kill(f.pid, SIGHUP), 0);
 	fix_expect_log(&f, "1 sequences and sealed prefixes are known; 0 files");
 	ck_assert_int_eq(ask(SKV_MSG_SEQ_RESUME, "chat-0"), 0);
@@ -273,6 +339,6 @@ int main(void)
 {
 	Suite *s = begin_suite("test-parked-files");
 
-	add_case(s, "files", 120, setup, NULL, file_is_gone, gone_for_good, looked_at_again, clock_is_set, NULL);
+	add_case(s, "files", 120, setup, NULL, file_is_gone, gone_for_good, looked_at_again, import_without_folder, clock_is_set, NULL);
 	return run_suite(s);
 }
