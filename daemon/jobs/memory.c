@@ -74,9 +74,15 @@ int skv_job_memory_mark(struct skv_job *j, struct skv_job_memory *mem, uint32_t 
 
 		if (pread(mem->list, window, bytes, (off_t)(mem->marked * sizeof(*window))) != (ssize_t)bytes)
 			return -EIO;
-		for (uint64_t i = 0; i < n; i++)
-			if (skv_pte_kind(window[i]) == SKV_PTE_PRIVATE || skv_pte_kind(window[i]) == SKV_PTE_SHARED)
-				mem->segments[skv_pte_id(window[i]) / pages_per_segment] = 1;
+		for (uint64_t i = 0; i < n; i++) {
+			const uint32_t segment = skv_pte_id(window[i]) / pages_per_segment;
+
+			if (skv_pte_kind(window[i]) != SKV_PTE_PRIVATE && skv_pte_kind(window[i]) != SKV_PTE_SHARED)
+				continue;
+			if (segment >= mem->n_segments)
+				return -ESTALE; /* a client that held the sequence while it was listed has changed it */
+			mem->segments[segment] = 1;
+		}
 		mem->marked += n;
 	}
 	return mem->segments && mem->marked < j->m.n_entries;

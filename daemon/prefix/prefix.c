@@ -224,8 +224,8 @@ static void open_seq(struct skv_prefix_ask *a)
 	skv_count(s->counts, a->uid, SKV_COUNT_ASKED_TOKENS, a->m.n_tokens);
 	skv_count(s->counts, a->uid, SKV_COUNT_HITS, n > 0);
 	skv_count(s->counts, a->uid, SKV_COUNT_HIT_TOKENS, (uint64_t)n * SKV_BLOCK_TOKENS);
-	skv_deferred_end(&a->request);
 	skv_tasks_answer(s, conn, &a->request.header, r, &info);
+	skv_deferred_end(&a->request); /* last: if the answer takes turns, the connection stays paused throughout */
 }
 
 void skv_prefix_fetched(struct skv_prefix_ask *a)

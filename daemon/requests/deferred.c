@@ -47,6 +47,15 @@ void skv_deferred_error(struct skv_deferred *d, int error, const char *fmt, ...)
 	va_end(ap);
 }
 
+bool skv_deferred_pauses(struct skv_conn *conn)
+{
+	const struct skv_deferred *d = *skv_conn_deferred(conn);
+
+	while (d && !d->pauses)
+		d = d->next;
+	return d != NULL;
+}
+
 bool skv_deferred_refuses(struct skv_conn *conn, const struct skv_msg_header *h)
 {
 	unsigned n = 0;

@@ -35,6 +35,11 @@ void skv_deferred_end(struct skv_deferred *);
 /* Ends a deferred request, and answers it with an error; `error` is a positive errno. */
 void skv_deferred_error(struct skv_deferred *, int error, const char *fmt, ...) __attribute__((format(printf, 3, 4)));
 
+/*
+ * Does a deferred request of the connection pause it? It may be a task of the client in the core, which has one task at
+ * a time: a deferred request that does not pause, and may begin a task, has to wait.
+ */
+bool skv_deferred_pauses(struct skv_conn *);
 /* Returns whether the connection has SKV_MAX_DEFERRED deferred requests already; then the new request was refused. */
 bool skv_deferred_refuses(struct skv_conn *, const struct skv_msg_header *);
 /* Call it when a connection has ended: sets `conn` of all its deferred requests to NULL. */

@@ -94,11 +94,16 @@ static bool attach(struct skv_server *s, struct skv_conn *conn, const struct skv
 	return true;
 }
 
-/* Tries a waiting attach again. Returns false if it still has to wait. */
+/*
+ * Tries a waiting attach again. Returns false if it still has to wait. An attach does not pause its connection, so
+ * another request of the client may be in turns; a client has one task at a time.
+ */
 static bool attach_again(struct skv_attaching *a, bool wait)
 {
 	struct skv_conn *conn = a->request.conn;
 
+	if (conn && skv_deferred_pauses(conn))
+		return false;
 	if (conn && !attach(a->server, conn, &a->request.header, &a->m, wait, &a->read))
 		return false;
 	skv_deferred_end(&a->request);
@@ -174,6 +179,12 @@ void skv_fence_restored(struct skv_server *s, uid_t uid, const struct skv_model 
 	}
 }
 
+void skv_fence_retry(struct skv_server *s)
+{
+	for (struct skv_attaching *a = s->requests.attaching; a; a = a->next)
+		(void)attach_again(a, true);
+}
+
 /* ---- clients that are gone ---- */
 
 /* Reclaims the memory of a client whose process cannot write to it any more; the core does that in turns. */
@@ -189,8 +200,6 @@ void skv_fence_gone(struct skv_server *s, uid_t uid, uint64_t took_ns)
 {
 	skv_count(s->counts, uid, SKV_COUNT_GONE, 1);
 	skv_count_time(s->counts, uid, SKV_COUNT_RECLAIM_NS, took_ns);
-	for (struct skv_attaching *a = s->requests.attaching; a; a = a->next)
-		(void)attach_again(a, true);
 }
 
 static void fence_free(struct skv_fence *f)

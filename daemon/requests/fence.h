@@ -36,6 +36,8 @@ void skv_fence_attach(struct skv_server *, struct skv_conn *, const struct skv_m
 void skv_fence_restored(struct skv_server *, uid_t uid, const struct skv_model *, const char *name, int error,
                         const char *why);
 
+/* Tries the attaches that wait: a task has ended, and may have freed their sequences. */
+void skv_fence_retry(struct skv_server *);
 /* Call it when everything of a client of this user has been reclaimed. took_ns: how long reclaiming it took. */
 void skv_fence_gone(struct skv_server *, uid_t, uint64_t took_ns);
 

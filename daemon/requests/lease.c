@@ -103,7 +103,8 @@ static void serve(struct skv_server *s, uint32_t pool)
 		struct skv_waiting *w = waiting_of(e);
 		struct skv_conn *conn = w->request.conn;
 
-		if (conn && ((pool != ALL_POOLS && w->pool != pool) || !answer(s, conn, &w->request.header, &w->m, w)))
+		if (conn && ((pool != ALL_POOLS && w->pool != pool) || skv_deferred_pauses(conn) ||
+		             !answer(s, conn, &w->request.header, &w->m, w)))
 			skv_queue_put(&s->requests.leases, e, e->user);
 		else
 			forget(w);

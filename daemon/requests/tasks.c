@@ -112,6 +112,8 @@ bool skv_tasks_work(struct skv_server *s)
 	}
 	if (done.gone)
 		skv_fence_gone(s, done.uid, skv_now_ns() - done.since_ns);
+	skv_lease_retry(s); /* those of this client have waited for its task */
+	skv_fence_retry(s);
 	return done.more;
 }
 
