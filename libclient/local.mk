@@ -30,7 +30,7 @@ libclient_libsparsekv_client_la_SOURCES = \
 	libclient/step/layout.h libclient/step/lifecycle.c libclient/step/maintenance.c \
 	libclient/step/maintenance.h libclient/step/replay.c libclient/step/replay.h \
 	libclient/step/selection-info.c libclient/step/stats.c libclient/step/stats.h libclient/step/transaction.c \
-	libclient/step/transaction.h libclient/step/workspace.c \
+	libclient/step/transaction.h libclient/step/workspace.c libclient/step/workspace.h \
 	libclient/session/adopt.c libclient/session/adopt.h libclient/session/client-lifecycle.c \
 	libclient/session/identity.c libclient/session/lifecycle.c libclient/session/lifecycle.h \
 	libclient/session/model.c libclient/session/model.h libclient/session/policy-config.c \

@@ -61,7 +61,7 @@ struct skv_session {
 	struct step step;
 
 	struct policy *policy;
-	struct { /* hooks.c: the hook that is running */
+	struct hook { /* hooks.c: the hook that is running */
 		enum phase phase;
 		uint32_t layer;             /* layer of the before() or after() that is running */
 		struct policy_batch *batch; /* batch that attends, or whose hook runs; NULL in adopt() */

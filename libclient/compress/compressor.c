@@ -481,6 +481,13 @@ bool compressor_matches(const struct compressor *k, const struct skv_seqmem *m)
 	return m->codec == (k->codec ? k->codec->fingerprint : 0) && m->rope == k->rope;
 }
 
+bool compressor_equal(const struct compressor *a, const struct compressor *b)
+{
+	if (!a || !b)
+		return a == b;
+	return (a->codec ? a->codec->fingerprint : 0) == (b->codec ? b->codec->fingerprint : 0) && a->rope == b->rope;
+}
+
 void compressor_sign(const struct compressor *k, struct skv_seqmem *m)
 {
 	m->codec = k->codec ? k->codec->fingerprint : 0;

@@ -51,6 +51,8 @@ int compressor_make(struct skv_session *s, struct policy *p);
 int compressor_of_seq(struct skv_seq *q, struct compressor **ret);
 /* Does the sequence's memory record the fingerprints of the compressor's codec and of this model's RoPE? */
 bool compressor_matches(const struct compressor *k, const struct skv_seqmem *m);
+/* Do two policies' compressors, each NULL if its policy does not compress, have the same codec and RoPE? */
+bool compressor_equal(const struct compressor *a, const struct compressor *b);
 /* Record the fingerprints of codec and RoPE in the memory of a sequence that has no compressed token. */
 void compressor_sign(const struct compressor *k, struct skv_seqmem *m);
 /*

@@ -14,6 +14,7 @@
 #include "libclient/compress/compressed-lengths.h"
 #include "libclient/compress/compressor.h"
 #include "libclient/compress/schedule.h"
+#include "libclient/device/steps.h"
 #include "libclient/device/tables.h"
 #include "libclient/feature.h"
 #include "libclient/layer/layer.h"
@@ -94,7 +95,10 @@ static int32_t count_compressed(const struct skv_seq *q)
 static int agree(struct skv_session *s, struct skv_seq *q)
 {
 	int32_t own = count_compressed(q), least, most;
-	int e = joint_compare(s, own, &least, &most);
+	int e = device_settle(s); /* queued confirmations use the same buffers */
+
+	if (e == 0)
+		e = joint_compare(s, own, &least, &most);
 
 	return e < 0 || least == most || own == 0 ? e : decompress(s, q);
 }

@@ -200,18 +200,17 @@ static int check_prompt(struct skv_session *s, uint32_t layer, const struct skv_
 int fp8_check(struct skv_session *s, uint32_t layer, const struct skv_shape *sh, const struct skv_attn *a)
 {
 	const struct step *st = &s->step;
+	const bool given = a->q && a->k; /* not in layers that share K and V */
 	uint32_t checked = s->fp8_prompts;
 	int e = 0;
 
-	if (!a->q || !a->k)
-		return 0;
 	for (uint32_t i = st->n_decode; i < st->n && checked < PROMPTS && e == 0; i++) {
 		const struct skv_seq *q = st->seqs[i];
 		const uint32_t row = st->kseq[st->at_kseq[i]].row, n = q->n_rows < MAX_ROWS ? q->n_rows : MAX_ROWS;
 
 		if (q->len > 0 || n < MIN_ROWS)
 			continue;
-		e = check_prompt(s, layer, sh, a, row, n);
+		e = given ? check_prompt(s, layer, sh, a, row, n) : 0;
 		checked++;
 	}
 	if (e == 0 && layer + 1 == s->model.n_layers)

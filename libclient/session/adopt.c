@@ -29,6 +29,23 @@
 #define ADOPT_TEXT_MAX 256
 #define OF_NO_COMMIT (1u << 31) /* distance of two epochs of which neither counts as earlier */
 
+/* Run the hook. A step may be open, in which a hook has misused a primitive: the step still fails at its end. */
+static int call_adopt(struct skv_session *s, const struct skv_policy *block, const struct skv_policy_ctx *ctx,
+                      void *state, char text[ADOPT_TEXT_MAX])
+{
+	const struct hook was = s->hook;
+	int r;
+
+	s->hook = (struct hook){.phase = PHASE_ADOPT, .adopting_state = state};
+	r = block->adopt(ctx, text, ADOPT_TEXT_MAX);
+	if (s->hook.misused) {
+		snprintf(text, ADOPT_TEXT_MAX, "%.*s", ADOPT_TEXT_MAX - 1, s->hook.misuse);
+		r = -1;
+	}
+	s->hook = was;
+	return r;
+}
+
 int policy_adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, void **ret_state)
 {
 	const struct skv_policy *block = p->block;
@@ -43,19 +60,8 @@ int policy_adopt(struct skv_session *s, struct policy *p, struct skv_seq *q, voi
 	state = calloc(1, block->seq_state_bytes + 1u);
 	if (!state)
 		return error_set(-ENOMEM, "out of memory");
-	if (block->adopt) {
-		s->hook.batch = NULL;
-		s->hook.phase = PHASE_ADOPT;
-		s->hook.adopting_state = state;
-		s->hook.misused = false;
-		r = block->adopt(&ctx, text, sizeof(text));
-		s->hook.phase = PHASE_NONE;
-		if (s->hook.misused) {
-			snprintf(text, sizeof(text), "%.*s", (int)sizeof(text) - 1, s->hook.misuse);
-			s->hook.misused = false;
-			r = -1;
-		}
-	}
+	if (block->adopt)
+		r = call_adopt(s, block, &ctx, state, text);
 	if (r != 0) {
 		free(state);
 		return error_set(-ENOTSUP, "%s refuses sequence %u: %.*s", block->name, q->id,

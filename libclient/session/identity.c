@@ -150,8 +150,8 @@ static struct skv_identity sum_of_file(const struct skv_safetensors *file)
 	return sum;
 }
 
-/* Path under which the sum of a file is cached; "" if the user has no cache. */
-static void cache_path(const struct stat *st, char *to, size_t len)
+/* Path under which the sum of a file in this state is cached; "" if the user has no cache. */
+static void cache_path(const struct skv_file_state *st, char *to, size_t len)
 {
 	const char *cache = getenv("XDG_CACHE_HOME"), *home = getenv("HOME");
 	int n = 0;
@@ -164,8 +164,9 @@ static void cache_path(const struct stat *st, char *to, size_t len)
 		*to = 0;
 		return;
 	}
-	snprintf(to + n, len - (size_t)n, "/%jx-%jx-%jx-%jx.%lx-%jx.%lx", (uintmax_t)st->st_dev, (uintmax_t)st->st_ino, (uintmax_t)st->st_size,
-	         (uintmax_t)st->st_mtim.tv_sec, st->st_mtim.tv_nsec, (uintmax_t)st->st_ctim.tv_sec, st->st_ctim.tv_nsec);
+	snprintf(to + n, len - (size_t)n, "/%jx-%jx-%jx-%jx.%jx-%jx.%jx", (uintmax_t)st->device, (uintmax_t)st->inode,
+	         (uintmax_t)st->bytes, (uintmax_t)st->modified_s, (uintmax_t)st->modified_ns, (uintmax_t)st->changed_s,
+	         (uintmax_t)st->changed_ns);
 }
 
 static bool recall(const char *path, struct skv_identity *ret)
@@ -213,28 +214,27 @@ int skv_identity_add_files(struct skv_identity *to, const char *folder)
 {
 	struct skv_checkpoint checkpoint = SKV_CHECKPOINT_NULL;
 	char why[512], path[4096];
+	const struct skv_safetensors *changed;
 	int e = skv_checkpoint_open(&checkpoint, folder, why, sizeof(why));
 
 	if (e < 0)
 		return error_set(e, "%s", why);
 	for (size_t i = 0; i < checkpoint.n_files; i++) {
 		struct skv_identity sum;
-		struct stat before, after;
 
-		if (stat(checkpoint.file[i].path, &before) < 0)
-			memset(&before, 0, sizeof(before));
-		cache_path(&before, path, sizeof(path));
+		cache_path(&checkpoint.file[i].state, path, sizeof(path));
 		if (!recall(path, &sum)) {
 			sum = sum_of_file(&checkpoint.file[i]);
-			/* the sum of a file that was changed meanwhile is not cached */
-			if (stat(checkpoint.file[i].path, &after) == 0 && before.st_ino == after.st_ino && before.st_ctim.tv_sec == after.st_ctim.tv_sec &&
-			    before.st_ctim.tv_nsec == after.st_ctim.tv_nsec)
+			if (skv_safetensors_is_current(&checkpoint.file[i]))
 				keep(path, &sum);
 		}
 		add(to, sum);
 	}
+	changed = skv_checkpoint_changed(&checkpoint);
+	if (changed)
+		e = error_set(-ESTALE, "%s was replaced or changed while it was read: load the model again", changed->path);
 	skv_checkpoint_deinit(&checkpoint);
-	return 0;
+	return e;
 }
 
 /* ---- the shape ------------------------------------------------------------------------------- */

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include "common/spec.h"
+#include "libclient/compress/compressor.h"
 #include "libclient/conn/conn.h"
 #include "libclient/conn/fence.h"
 #include "libclient/error.h"
@@ -28,12 +29,13 @@
 
 /*
  * Does `p` go on with the old policy's state of sequences, as an attached sequence's policy does? `p` does if it is the
- * same policy with the same parameters, in a file that another daemon has loaded, or that was loaded again. Adoption
- * would change the order of pages.
+ * same policy with the same parameters and the same content of the codec's file, in a plugin that another daemon has
+ * loaded, or that was loaded again. Adoption would change the order of pages.
  */
 static bool goes_on(const struct policy *old, const struct policy *p)
 {
-	return strcmp(old->spec, p->spec) == 0 && old->state_version == p->state_version;
+	return strcmp(old->spec, p->spec) == 0 && old->state_version == p->state_version &&
+	       compressor_equal(old->compressor, p->compressor);
 }
 
 /* Let policy p adopt all sequences that run the session's policy, or none of them. */
@@ -120,11 +122,28 @@ static int policy_follow(struct skv_session *s, const struct request *r)
 	return e;
 }
 
+/*
+ * Drop a kept answer if there is a newer generation: a rank that asked later got the newer one, and ranks swap only if
+ * all have the same.
+ */
+static void drop_outdated(struct skv_session *s)
+{
+	const struct skv_msg_policy *m = s->swap.reply ? s->swap.reply->body : NULL;
+
+	if (!m || atomic_load_explicit(&s->client->control->policy_generation, memory_order_acquire) <= m->generation)
+		return;
+	request_free(s->swap.reply);
+	s->swap.reply = NULL;
+}
+
 /* The answer that the session must follow now; NULL: none, or other ranks are not ready to swap to its policy. */
 static struct request *next_swap(struct skv_session *s)
 {
-	struct request *r = s->swap.reply ? s->swap.reply : ask(s);
+	struct request *r;
 	const struct skv_msg_policy *m;
+
+	drop_outdated(s);
+	r = s->swap.reply ? s->swap.reply : ask(s);
 
 	s->swap.reply = NULL;
 	if (!r || r->error || !s->joint)

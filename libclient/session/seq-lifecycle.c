@@ -315,12 +315,11 @@ static int end_locked(struct skv_seq *q, uint16_t type)
 	struct request *r = NULL, *answered = NULL;
 	int e;
 
-	if (q->in_step)
-		e = error_set(-EBUSY, "the sequence is in an open step");
-	else
+	/* steps that use the sequence end first; after a failure of the device it runs nothing any more */
+	e = q->in_step ? error_set(-EBUSY, "the sequence is in an open step") : device_settle(s);
+	if (e != -EBUSY && e != -ENOMEM)
 		e = conn_prepare(s->client, type, &m, sizeof(m), &r);
 	if (e != -EBUSY && e != -ENOMEM) {
-		device_settle(s); /* after a failure the device runs nothing any more */
 		(void)seq_settle_fork(q); /* if the fork has been answered by now */
 		reconnect_pin(s->client);
 		stock_release(q, true);

@@ -7,7 +7,6 @@
  */
 #include <errno.h>
 
-#include "kernels/threads.h"
 #include "libclient/conn/conn.h"
 #include "libclient/conn/fence.h"
 #include "libclient/device/device.h"
@@ -20,6 +19,7 @@
 #include "libclient/step/items.h"
 #include "libclient/step/layout.h"
 #include "libclient/step/transaction.h"
+#include "libclient/step/workspace.h"
 
 /* ---- begin ----------------------------------------------------------------------------------- */
 
@@ -54,9 +54,7 @@ static int begin(struct skv_session *s, const struct skv_step_item *items, uint3
 	if (stream && !s->device)
 		return error_set(-EINVAL, "a stream was given, but the pages are in host memory: expected NULL");
 	st->work.stream = stream;
-	st->work.threads = atomic_load_explicit(&s->client->threads, memory_order_relaxed);
-	if (!s->device)
-		skv_threads_ready(st->work.threads);
+	step_threads(s);
 	conn_turn(s->client);
 	e = fence_check(s->client);
 	if (e == 0)

@@ -21,6 +21,7 @@
 #include "libclient/ranks/exchange.h"
 #include "libclient/ranks/joint.h"
 #include "libclient/step/transaction.h"
+#include "libclient/step/workspace.h"
 
 /*
  * After a prompt, the partly filled page is the layer's last page, and it stays last until a page is evicted. That a
@@ -161,6 +162,7 @@ int maintenance_run(struct skv_session *s, struct skv_seq *q, enum maintenance k
 
 	if (e < 0)
 		return e;
+	step_threads(s);
 	q->maintenance = kind;
 	s->step.ranks_error = 0;
 	s->step.steady.on = false;

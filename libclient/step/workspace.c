@@ -8,7 +8,11 @@
  * the branches join after the layer (attend.c). Branch 0 is the step's own stream. A recorded layer has the same
  * branches.
  */
+#include "libclient/step/workspace.h"
+
+#include "kernels/threads.h"
 #include "libclient/compress/schedule.h"
+#include "libclient/conn/conn.h"
 #include "libclient/device/device.h"
 #include "libclient/device/scratch.h"
 #include "libclient/feature.h"
@@ -16,6 +20,13 @@
 #include "libclient/session.h"
 
 /* ---- workspaces ------------------------------------------------------------------------------ */
+
+void step_threads(struct skv_session *s)
+{
+	s->step.work.threads = atomic_load_explicit(&s->client->threads, memory_order_relaxed);
+	if (!s->device)
+		skv_threads_ready(s->step.work.threads);
+}
 
 /*
  * Upper bounds for kernel calls on n policy batches, beginning with number `first`: sequences, rows, and tokens of the

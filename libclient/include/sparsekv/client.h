@@ -145,7 +145,8 @@ SKV_API int skv_identity_add_tensor(struct skv_identity *to, const char *name, u
 /*
  * Add the tensors of a checkpoint's folder: model.safetensors, or the files that its index names. The weights are read
  * once, at about 2 GB/s. The sum over a file is cached in $XDG_CACHE_HOME/sparsekv/weights (~/.cache), for as long as
- * the file's inode, size and times are the same. Error: -EBADMSG malformed files, or the errno of open(2) or mmap(2).
+ * the file's inode, size and times are the same. Error: -EBADMSG malformed files; -ESTALE a file was replaced or changed
+ * meanwhile; or the errno of open(2) or mmap(2).
  */
 SKV_API int skv_identity_add_files(struct skv_identity *to, const char *folder);
 
