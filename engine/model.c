@@ -241,13 +241,37 @@ static bool has_own_output(const struct skv_checkpoint *checkpoint, const struct
 /* ---- loading --------------------------------------------------------------------------------- */
 
 /*
+ * Adds the biases that are in the files, and so in the sum of the files, but that the configuration switches off: K and
+ * V are others than with these biases.
+ */
+static void add_ignored(struct skv_identity *id, const struct skv_checkpoint *checkpoint, const struct eng_config *c)
+{
+	const struct {
+		const char *name;
+		bool is_read;
+	} biases[] = {{"self_attn.q_proj", c->qkv_bias}, {"self_attn.k_proj", c->qkv_bias}, {"self_attn.v_proj", c->qkv_bias},
+	              {"self_attn.o_proj", c->o_bias}, {"mlp.gate_proj", c->mlp_bias}, {"mlp.up_proj", c->mlp_bias},
+	              {"mlp.down_proj", c->mlp_bias}};
+	const struct skv_tensor *tensor;
+	char name[80], why[256];
+
+	for (uint32_t l = 0; l < c->n_layers; l++)
+		for (size_t i = 0; i < sizeof(biases) / sizeof(biases[0]); i++) {
+			snprintf(name, sizeof(name), "model.layers.%u.%s.bias", l, biases[i].name);
+			if (!biases[i].is_read && skv_checkpoint_get(checkpoint, name, 1, 0, &tensor, why, sizeof(why)) != -ENOENT)
+				skv_identity_add_text(id, "ignored", name);
+		}
+}
+
+/*
  * Sets the model's name. The name consists of the model's family, and of a hash that identifies all weights and those
  * numbers of the configuration that the forward pass uses.
  */
-static int set_name(struct eng_model *m, const char *directory, struct eng_error *err)
+static int set_name(struct eng_model *m, const struct skv_checkpoint *checkpoint, const char *directory, struct eng_error *err)
 {
 	const struct skv_model shape = eng_model_describe(m, SKV_F32);
 	struct skv_identity id = SKV_IDENTITY_INIT;
+	const struct skv_safetensors *changed;
 	char family[SKV_NAME_MAX];
 	size_t n = 0;
 	int r;
@@ -255,9 +279,14 @@ static int set_name(struct eng_model *m, const char *directory, struct eng_error
 	skv_identity_add_text(&id, "architecture", m->config.architecture);
 	skv_identity_add_number(&id, "rms_norm_eps", m->config.rms_eps);
 	skv_identity_add_shape(&id, &shape);
+	add_ignored(&id, checkpoint, &m->config);
 	r = skv_identity_add_files(&id, directory);
 	if (r < 0)
 		return eng_fail(err, r, "%s", skv_last_error());
+	changed = skv_checkpoint_changed(checkpoint); /* the weights that were loaded must be those of the name */
+	if (changed)
+		return eng_fail(err, -ESTALE, "%.300s was replaced or changed while it was read: load the model again",
+		                changed->path);
 	for (const char *p = m->config.architecture; *p && strcmp(p, "ForCausalLM") != 0; p++)
 		family[n++] = (char)tolower((unsigned char)*p);
 	family[n] = 0;
@@ -295,7 +324,7 @@ int eng_model_load(struct eng_model *ret, const char *directory, struct eng_back
 		m.dtype = SKV_BF16;
 	r = r ? r : allocate(&m, err);
 	r = r ? r : read_weights(&m, &checkpoint, err);
-	r = r ? r : set_name(&m, directory, err);
+	r = r ? r : set_name(&m, &checkpoint, directory, err);
 	set_files(&m, directory);
 	skv_checkpoint_deinit(&checkpoint);
 	if (r) {

@@ -172,6 +172,14 @@ int skv_checkpoint_open(struct skv_checkpoint *ret, const char *directory, char 
 	return 0;
 }
 
+const struct skv_safetensors *skv_checkpoint_changed(const struct skv_checkpoint *c)
+{
+	for (size_t i = 0; i < c->n_files; i++)
+		if (!skv_safetensors_is_current(&c->file[i]))
+			return &c->file[i];
+	return NULL;
+}
+
 void skv_checkpoint_deinit(struct skv_checkpoint *c)
 {
 	for (size_t i = 0; i < c->n_files; i++)

@@ -28,6 +28,9 @@ struct skv_checkpoint {
 int skv_checkpoint_open(struct skv_checkpoint *ret, const char *directory, char *err, size_t err_len);
 void skv_checkpoint_deinit(struct skv_checkpoint *);
 
+/* Returns a file that was replaced or changed since it was opened; NULL: there is none. */
+const struct skv_safetensors *skv_checkpoint_changed(const struct skv_checkpoint *);
+
 /* Finds a matrix or vector in the file that has it; returns as skv_safetensors_get(). */
 int skv_checkpoint_get(const struct skv_checkpoint *, const char *name, uint64_t rows, uint64_t cols,
                        const struct skv_tensor **ret, char *err, size_t err_len);

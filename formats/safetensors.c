@@ -189,6 +189,30 @@ static int parse_header(struct skv_safetensors *st, json_t *root, const struct c
 	return check_cover(st, err);
 }
 
+static struct skv_file_state state_of(const struct stat *sb)
+{
+	return (struct skv_file_state){
+		.device = sb->st_dev,
+		.inode = sb->st_ino,
+		.bytes = (uint64_t)sb->st_size,
+		.modified_s = sb->st_mtim.tv_sec,
+		.modified_ns = sb->st_mtim.tv_nsec,
+		.changed_s = sb->st_ctim.tv_sec,
+		.changed_ns = sb->st_ctim.tv_nsec,
+	};
+}
+
+bool skv_safetensors_is_current(const struct skv_safetensors *st)
+{
+	struct skv_file_state now;
+	struct stat sb;
+
+	if (stat(st->path, &sb) < 0)
+		return false;
+	now = state_of(&sb);
+	return memcmp(&now, &st->state, sizeof(now)) == 0;
+}
+
 static int open_file(struct skv_safetensors *st, const struct complaint *err)
 {
 	int fd = open(st->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY), r = 0;
@@ -206,6 +230,7 @@ static int open_file(struct skv_safetensors *st, const struct complaint *err)
 		return r;
 	}
 	st->map_bytes = (size_t)sb.st_size;
+	st->state = state_of(&sb);
 	return fd;
 }
 

@@ -27,10 +27,17 @@ struct skv_tensor {
 	const uint8_t *data; /* the tensor's data in the mapped or copied file; not aligned */
 };
 
+/* A file's inode and the time of its last change. No two files, nor a file before and after a change, have the same. */
+struct skv_file_state {
+	uint64_t device, inode, bytes;
+	int64_t modified_s, modified_ns, changed_s, changed_ns;
+};
+
 struct skv_safetensors {
 	char *path;
 	void *map;
 	size_t map_bytes;
+	struct skv_file_state state; /* of the open file, before anything was read from it */
 	bool copied;       /* the file was copied to memory instead of mapped */
 	struct json_t *about; /* the header's object "__metadata__", or NULL */
 	const uint8_t *data; /* start of the data part, after the header */
@@ -53,6 +60,12 @@ int skv_safetensors_open(struct skv_safetensors *ret, const char *path, char *er
 int skv_safetensors_copy(struct skv_safetensors *ret, const char *path, size_t most, char *err, size_t err_len);
 
 void skv_safetensors_deinit(struct skv_safetensors *st);
+
+/*
+ * Is the file that was opened still the file at its path, and unchanged since? Then what was read from the mapping is
+ * what the path has.
+ */
+bool skv_safetensors_is_current(const struct skv_safetensors *st);
 
 /* Returns the metadata of the file under this key, or NULL. */
 const char *skv_safetensors_about(const struct skv_safetensors *st, const char *key);

@@ -271,6 +271,20 @@ def state_of(pid):
     return words[0], int(words[1])
 
 
+def test_a_private_daemon_ends_beside_a_fork():
+    """close() does not wait for forks of the program, which have copies of its descriptors."""
+    client = sparsekv.private(64 << 20)
+    pid = os.fork()
+    if pid == 0:
+        time.sleep(60)
+        os._exit(0)
+    begin = time.monotonic()
+    client.close()
+    assert time.monotonic() - begin < 20 and not os.path.exists(client.directory)
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+
+
 def test_a_private_daemon_ends_with_nothing_else():
     """
     It outlives the thread that started it, and a fork of the program that closes it. If its guardian is killed, it ends.

@@ -21,7 +21,9 @@ from safetensors.torch import load_file, save_file
 
 import sparsekv
 from sparsekv.private import find_daemon
+from sparsekv.rope import rope_of
 from sparsekv.transformers import model_of
+from sparsekv.transformers.identity import WIDTH, checksum
 
 sys.path.insert(0, str(Path(__file__).parent / "vllm"))
 import fake_vllm  # noqa: E402, F401: before sparsekv.vllm
@@ -202,4 +204,43 @@ def test_requests(tmp_path):
     ]  # fmt: skip
     assert keys[0] == "" and keys[-1] is None and len(set(keys)) == len(keys)
     assert key(lora_request=adapter(tmp_path / "c", b"weights")) == key(lora_request=a)
+    loaded: dict[int, str] = {}
+    assert request_key(SimpleNamespace(prompt_embeds=None, lora_request=a, cache_salt=None, mm_features=[]), loaded) == keys[1]
     assert key(lora_request=adapter(tmp_path / "a", b"retrained")) not in keys
+    # an engine that has loaded the adapter goes on with the old weights
+    assert request_key(SimpleNamespace(prompt_embeds=None, lora_request=a, cache_salt=None, mm_features=[]), loaded) == keys[1]
+    a.load_inplace = True
+    assert request_key(SimpleNamespace(prompt_embeds=None, lora_request=a, cache_salt=None, mm_features=[]), loaded) not in keys
+
+
+def test_rounded_frequencies(folder):
+    """A model that was converted as a whole has rounded inverse frequencies of RoPE, so its keys are turned in another way."""
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    plain = load(folder, attn_implementation="sparsekv", dtype=torch.float32)
+    name = model_of(plain).name
+    assert model_of(load(folder, attn_implementation="sparsekv", dtype=torch.float32)).name == name
+    rounded = load(folder, attn_implementation="sparsekv", dtype=torch.float32).to(torch.bfloat16)
+    assert model_of(rounded).name != model_of(load(folder, attn_implementation="sparsekv", dtype=torch.bfloat16)).name
+    assert model_of(rounded.float()).name != name
+
+
+def test_checksums():
+    """Of tensors on a device: a number that changes with each word, and with its place."""
+    tensor = torch.arange(3 * WIDTH + 5, dtype=torch.float32)
+    sums = {int(checksum(tensor))}
+    for i, j in ((0, 1), (0, WIDTH), (5, 3 * WIDTH + 1), (3 * WIDTH, 3 * WIDTH + 4)):
+        swapped = tensor.clone()
+        swapped[i], swapped[j] = tensor[j], tensor[i]
+        sums.add(int(checksum(swapped)))
+    sums.add(int(checksum(tensor.view(-1)[:-1])))
+    assert len(sums) == 6 and int(checksum(tensor.clone())) in sums
+
+
+@pytest.mark.parametrize("more, unknown", [(dict(mscale=0.7, mscale_all_dim=0.4), False), (dict(truncate=False), True), (dict(other=1), True)])
+def test_yarn(more, unknown):
+    def rope(**values):
+        given = dict(rope_type="yarn", rope_theta=10000.0, factor=4.0, original_max_position_embeddings=128)
+        return rope_of(SimpleNamespace(rope_parameters={**given, **values}), 64)
+
+    assert rope().type == "yarn" and rope(**more) != rope() and (rope(**more).type == "unknown") == unknown
+    assert rope(mscale=0.7, mscale_all_dim=0.7).attention == 1.0

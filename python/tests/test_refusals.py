@@ -113,7 +113,9 @@ def test_the_engine_calls_it_the_same(tmp_path):
     half = model.to(torch.bfloat16)
     half.save_pretrained(tmp_path / "b")
     loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "b", attn_implementation="sparsekv", dtype=torch.float32)
-    assert name_of(loaded) == name_of(half) != shape.name  # the values count, not the dtype that stores them
+    stored = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "b", attn_implementation="sparsekv", dtype=torch.bfloat16)
+    assert name_of(loaded) == name_of(stored) != shape.name  # the values count, not the dtype that stores them
+    assert name_of(half) != name_of(stored)  # to() has rounded RoPE's frequencies as well
 
 
 def test_offloaded_weights_are_refused():

@@ -15,7 +15,8 @@ from ..identity import Identity
 from ..model import Model
 
 DTYPES = {torch.float32: lib.SKV_F32, torch.float16: lib.SKV_F16, torch.bfloat16: lib.SKV_BF16}
-CHUNK = 1 << 24  # elements that are copied from a device at a time
+WORDS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}  # by their bytes
+WIDTH = 4096  # words in a row of a checksum
 
 # Models that the C engine supports, too. With silu, shape, tensors and rms_norm_eps identify them completely, and the
 # engine computes the same identity.
@@ -47,21 +48,33 @@ def add_host_tensor(to: Identity, name: str, tensor: torch.Tensor) -> None:
         to.memory(f"{name}:{tensor.dtype}", tensor.data_ptr(), tensor.numel() * tensor.element_size())
 
 
+def weighed(sums: torch.Tensor) -> torch.Tensor:
+    """The sum of these sums, each times an odd number of its own, modulo 2^64."""
+    return (sums * (2 * torch.arange(len(sums), device=sums.device) + 1)).sum()
+
+
+def checksum(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a number that depends on each word and its place: a sum over rows of words, and one over columns."""
+    words = tensor.reshape(-1).view(WORDS[tensor.element_size()])
+    n = words.numel() // WIDTH * WIDTH
+    grid, rest = words[:n].view(-1, WIDTH), words[n:].to(torch.int64)
+    rows, columns = grid.sum(1, dtype=torch.int64), grid.sum(0, dtype=torch.int64)
+    return weighed(rows) + 0x9E3779B1 * weighed(columns) + 0x85EBCA77 * weighed(rest)
+
+
 def add_device_tensors(to: Identity, tensors: dict[str, torch.Tensor], known: dict[str, Copy]) -> None:
     """
     Copies changed tensors to the host and hashes them there. Writes through `.data` do not change the version, so
     each tensor has a checksum.
     """
-    words = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-    sums = [t.reshape(-1).view(words[t.element_size()]).sum(dtype=torch.int64) for t in tensors.values()]
-    checksums = torch.stack(sums).tolist() if sums else []
-    for (name, tensor), checksum in zip(tensors.items(), checksums):
+    checksums = torch.stack([checksum(t).cpu() for t in tensors.values()]).tolist() if tensors else []
+    for (name, tensor), now in zip(tensors.items(), checksums):
         copy = known.get(name)
-        state = (tensor.data_ptr(), tensor._version, tensor.dtype, tuple(tensor.shape), checksum)
+        state = (tensor.data_ptr(), tensor._version, tensor.dtype, tuple(tensor.shape), now)
         if copy is None or copy.state != state:
             identity = Identity()
             add_host_tensor(identity, name, tensor.cpu())
-            copy = known[name] = Copy(tensor, checksum, identity)
+            copy = known[name] = Copy(tensor, now, identity)
         to.add(copy.identity)
 
 
@@ -80,6 +93,23 @@ def add_weights(to: Identity, model: PreTrainedModel) -> None:
         else:
             on_device[name] = tensor.contiguous()
     add_device_tensors(to, on_device, copies.setdefault(model, {}))
+
+
+def add_frequencies(to: Identity, model: PreTrainedModel, shape: Model) -> None:
+    """
+    Adds RoPE's inverse frequencies if they are rounded. They are no weights and follow from the configuration, but
+    model.half() and model.to(dtype) round them.
+    """
+    for name, module in model.named_modules():
+        now = getattr(module, "inv_freq", None)
+        if not isinstance(now, torch.Tensor) or now.is_meta:
+            continue
+        if now.dtype != torch.float32:
+            to.text(f"{name}.inv_freq", str(now.dtype))
+        elif shape.rope.type not in ("unknown", "none") and hasattr(module, "config"):
+            exact = type(module)(module.config).inv_freq
+            if exact.shape != now.shape or not torch.allclose(now.cpu(), exact.cpu().float(), rtol=1e-5, atol=0):
+                to.bytes(f"{name}.inv_freq", now.cpu().numpy().tobytes())
 
 
 def add_adapters(to: Identity, model: PreTrainedModel) -> None:
@@ -116,5 +146,6 @@ def identity_of(model: PreTrainedModel, shape: Model) -> str:
     add_settings(identity, model, shape)
     identity.shape(shape)
     add_weights(identity, model)
+    add_frequencies(identity, model, shape)
     add_adapters(identity, model)
     return identity.name(type(model).__name__.partition("For")[0].lower())

@@ -36,7 +36,8 @@ def model_identity(vllm_config: "VllmConfig", shape: sparsekv.Model) -> str:
     elif files := other_weights(Path(folder)):
         identity.text("weights", "\n".join(sorted(digest_of_file(file) for file in files)))
     else:
-        identity.text("weights", f"{folder} at {model.revision}")
+        # of a name in a hub; the revision may be a branch, which moves
+        identity.text("weights", f"{folder} at {getattr(model.hf_config, '_commit_hash', None) or model.revision}")
     if shape.rope.type == "unknown":  # longrope, for instance, depends on the longest sequence
         identity.number("max_model_len", model.max_model_len)
     return identity.name(str(getattr(model.hf_config, "model_type", "model")))
@@ -74,16 +75,25 @@ def adapter_key(lora: Any) -> str:
     return "\n".join(said[3:] if files else said)
 
 
-def request_key(request: "Request") -> str | None:
+def loaded_adapter_key(lora: Any, adapters: dict[int, str]) -> str:
+    number = lora.lora_int_id
+    if number not in adapters or getattr(lora, "load_inplace", False):
+        adapters[number] = adapter_key(lora)
+    return adapters[number]
+
+
+def request_key(request: "Request", adapters: dict[int, str] | None = None) -> str | None:
     """
     Requests with equal keys and equal first tokens have the same K and V. "": only token ids matter. None: unknown,
     because the prompt came as embeddings.
+
+    adapters: the keys of the adapters that the engine has loaded, by number; it does not read their files again
     """
     if getattr(request, "prompt_embeds", None) is not None:
         return None
     parts = []
     if request.lora_request is not None:
-        parts.append("adapter\n" + adapter_key(request.lora_request))
+        parts.append("adapter\n" + loaded_adapter_key(request.lora_request, {} if adapters is None else adapters))
     if request.cache_salt:
         parts.append("salt\n" + request.cache_salt)
     for feature in request.mm_features or []:

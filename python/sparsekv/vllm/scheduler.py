@@ -84,6 +84,7 @@ class Scheduler:
         self.names: dict[str, str] = {}  # name → the request that uses its sequence
         # seq → policy and key, tokens
         self.retained: OrderedDict[int, tuple[tuple[str, str | None], list[int]]] = OrderedDict()
+        self.adapters: dict[int, str] = {}  # LoRA adapters in use: number → key
         self.waiting: dict[str, float] = {}  # requests that wait for pages → when they try again
         self.next = Plan(block_size=self.block_size)
         # of a step with drafts: rows, request, its number of tokens before
@@ -99,7 +100,7 @@ class Scheduler:
     def add(self, request: "Request") -> None:
         sampling = request.sampling_params
         params = p.request_params(sampling.extra_args if sampling is not None else None)
-        name, key = p.name_of(params, self.params, request.request_id), request_key(request)
+        name, key = p.name_of(params, self.params, request.request_id), request_key(request, self.adapters)
         entry = Entry(request, params, name, key)
         if key is None and name is not None:
             entry.name, entry.remark = None, "the prompt came as embeddings, of which a sequence records nothing: the request ran without a name"

@@ -160,6 +160,33 @@ START_TEST(each_tensor)
 }
 END_TEST
 
+/* A mapping of a file that was replaced, or changed, is not what the path has: its sum must not be kept for the path. */
+START_TEST(replaced_meanwhile)
+{
+	char path[512], next[520];
+	struct skv_safetensors st;
+	size_t n;
+	char *bytes;
+
+	strcpy(path, fx_path(folder, WEIGHTS));
+	snprintf(next, sizeof(next), "%s.next", path);
+	bytes = fx_read(path, &n);
+	ck_assert_int_eq(skv_safetensors_open(&st, path, (char[200]){0}, 200), 0);
+	ck_assert(skv_safetensors_is_current(&st));
+	fx_write(next, bytes, n);
+	ck_assert_int_eq(rename(next, path), 0);
+	ck_assert(!skv_safetensors_is_current(&st));
+	skv_safetensors_deinit(&st);
+	usleep(20000); /* times of files have the resolution of the kernel's ticks */
+	ck_assert_int_eq(skv_safetensors_open(&st, path, (char[200]){0}, 200), 0);
+	ck_assert(skv_safetensors_is_current(&st));
+	change_tensor(path, &st.tensors[0], st.map);
+	ck_assert(!skv_safetensors_is_current(&st));
+	skv_safetensors_deinit(&st);
+	free(bytes);
+}
+END_TEST
+
 START_TEST(another_path)
 {
 	char was[SKV_NAME_MAX], *first = folder;
@@ -303,7 +330,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-identity");
-	TCase *t = add_case(s, "models", 60, setup, teardown, each_tensor, another_path, shards, numbers_and_not_their_dtype, any_order,
+	TCase *t = add_case(s, "models", 60, setup, teardown, each_tensor, replaced_meanwhile, another_path, shards, numbers_and_not_their_dtype, any_order,
 	                    files_are_read_once, no_cache, NULL);
 
 	tcase_add_loop_test(t, numbers_of_the_configuration, 0, (int)(sizeof(changes) / sizeof(changes[0])));
