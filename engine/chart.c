@@ -484,6 +484,8 @@ static int draw_file(const char *path, void (*draw)(const void *, FILE *), const
 
 int chart_draw(const struct chart *c, const char *path, struct eng_error *err)
 {
+	if (c->n_series > CHART_SERIES_MAX)
+		return eng_fail(err, -EINVAL, "%.300s: %d series, expected at most %d", path, c->n_series, CHART_SERIES_MAX);
 	return draw_file(path, draw_chart, c, err);
 }
 

@@ -34,7 +34,7 @@ struct chart {
 	struct panel panel[CHART_PANELS_MAX];
 };
 
-/* Draws a chart into the file `path`. Returns 0 or a negative errno. */
+/* Draws a chart into the file `path`. Returns 0 or a negative errno: -EINVAL if there are more than 16 series. */
 int chart_draw(const struct chart *, const char *path, struct eng_error *err);
 
 /*

@@ -26,6 +26,7 @@ struct eng_private {
 	char daemon[PATH_MAX];
 	int peer; /* this program's end of the socket pair; the guardian watches the other end */
 	pid_t guardian;
+	pid_t program; /* the process that started the guardian; forks of it have copies of this struct */
 };
 
 /* ---- finding the daemon ---------------------------------------------------------------------- */
@@ -229,6 +230,9 @@ int eng_private_start(uint64_t pool_bytes, const char *const *more, struct eng_p
 	struct eng_private *p = calloc(1, sizeof(*p));
 	int r = p ? eng_private_find(p->daemon, err) : eng_fail(err, -ENOMEM, "no memory for a private daemon");
 
+	if (p)
+		p->program = getpid();
+
 	r = r ? r : make_directory(p, err);
 	if (r) {
 		free(p);
@@ -252,6 +256,8 @@ void eng_private_stop(struct eng_private *p)
 {
 	if (!p)
 		return;
+	if (p->program == getpid())
+		(void)shutdown(p->peer, SHUT_RDWR); /* forks may have copies of the descriptor, which close() leaves open */
 	close(p->peer);
 	/* if this fails, the process is a fork of the program, and the directory stays */
 	if (TEMP_FAILURE_RETRY(waitpid(p->guardian, NULL, 0)) == p->guardian)

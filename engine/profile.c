@@ -34,6 +34,22 @@ static double *worth_of(const struct eng_profile *p, bool weighted)
 	return worth;
 }
 
+/* A model whose attention overflows makes figures by which no layer can be chosen. */
+static int check_finite(const struct eng_profile *p, const double *worth, const double *shift, struct eng_error *err)
+{
+	const uint32_t n = p->n_full;
+
+	for (uint32_t a = p->choice[ENG_ANCHORS].first; a < n; a++)
+		for (uint32_t b = a; b < n; b++)
+			if (!isfinite(worth[a * n + b]))
+				return eng_fail(err, -EDOM, "the attention of layers %u and %u is not finite in some rows",
+				                p->full[a], p->full[b]);
+	for (uint32_t i = p->choice[ENG_DELTA].first + 1; i < n; i++)
+		if (!isfinite(shift[i]))
+			return eng_fail(err, -EDOM, "the attention of layer %u is not finite in some rows", p->full[i]);
+	return 0;
+}
+
 int eng_profile_choose(struct eng_profile *p, struct eng_error *err)
 {
 	double *weighted = worth_of(p, true), *plain = worth_of(p, false), shift[SKV_MAX_LAYERS];
@@ -41,6 +57,7 @@ int eng_profile_choose(struct eng_profile *p, struct eng_error *err)
 
 	for (uint32_t i = 0; i < p->n_full; i++)
 		shift[i] = p->shift[p->full[i]];
+	r = r ? r : check_finite(p, weighted, shift, err);
 	if (!r) {
 		eng_choose_by_shift(&p->choice[ENG_DELTA], shift, p->papers[ENG_DELTA]);
 		eng_choose_anchors(&p->choice[ENG_ANCHORS], weighted, p->papers[ENG_ANCHORS]);

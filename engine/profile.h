@@ -66,7 +66,8 @@ struct eng_profile {
 /*
  * Chooses choice[kind].n layers of each kind. Delta layers are chosen by shift. Anchor layers are chosen by Kascade's
  * algorithm, from the similarity of layers times the importance of a layer. Filter layers, which papers choose by hand,
- * are chosen by the same algorithm without the importance. Returns 0 or -ENOMEM.
+ * are chosen by the same algorithm without the importance. Returns 0; -EDOM if a figure that is needed is not finite; or
+ * -ENOMEM.
  */
 int eng_profile_choose(struct eng_profile *p, struct eng_error *err);
 

@@ -385,7 +385,7 @@ START_TEST(search_of_a_model)
 		ck_assert_double_eq_tol(found.loss, loss[set], 1e-4);
 		ck_assert(nothing_near_is_better(loss, &c, set));
 		if (c.n == 2)
-			ck_assert_double_eq_tol(found.loss, best_of_all(loss, &c), 1e-6);
+			ck_assert_double_eq_tol(found.loss, best_of_all(loss, &c), 1e-4); /* sets judged together: rounded otherwise */
 	}
 	eng_loss_deinit(&l);
 }
