@@ -159,6 +159,31 @@ START_TEST(gone)
 }
 END_TEST
 
+/*
+ * The codec's file gets another content, and the sequence the same policy once more, in other words: its codes must not
+ * be decoded with the new codec.
+ */
+START_TEST(rewritten)
+{
+	struct skv_seq *seq;
+	char spec[1024];
+	int e;
+
+	refmodel_codec(&w.model, 1, codec);
+	snprintf(spec, sizeof(spec), PACKS "&file=%s", codec);
+	OK(skv_open(client, &w.model, spec, &w.session));
+	snprintf(spec, sizeof(spec), "%s", skv_policy_spec(w.session)); /* with all parameters */
+	OK(skv_seq_new(w.session, NULL, 0, &seq));
+	go_on(seq, 120, true, NULL);
+	go_on(seq, 40, false, NULL);
+	refmodel_codec(&w.model, 2, codec);
+	e = skv_seq_policy(seq, spec);
+	if (e == 0)
+		e = skv_step_begin(w.session, &SKV_STEP_ITEM(.seq = seq, .n_tokens = 1, .tokens = (int32_t[]){1}), 1, NULL);
+	FAILS(e, ENOTSUP, codec);
+}
+END_TEST
+
 /* A codec without references that changes only the size of K, which it may norm again. */
 static void norming(float size, bool norms)
 {
@@ -216,7 +241,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-client-codec");
-	TCase *t = add_case(s, "codec", 60, setup, client_end, gone, norms, NULL);
+	TCase *t = add_case(s, "codec", 60, setup, client_end, gone, rewritten, norms, NULL);
 
 	tcase_add_loop_test(t, no_good, 0, 5);
 	return run_suite(s);
