@@ -152,8 +152,7 @@ static void way_deinit(struct setup *y, struct way *w)
 }
 
 /*
- * Adds up how many tokens the lists of each tile of a call contain, over all heads. tokens[] has an element for each
- * tile.
+ * Counts the tokens in the lists of each tile of a call, summed over all heads. tokens[i] gets the sum of tile i.
  */
 static void count_lists(struct setup *y, const struct skv_tile_lists *t, uint32_t tiles, double *tokens)
 {

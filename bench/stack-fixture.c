@@ -36,7 +36,7 @@ static void *get(size_t bytes)
 
 /* ---- start and stop -------------------------------------------------------------------------- */
 
-/* Sets up everything that is left once the client is connected. */
+/* Sets the timeout of a connected client and, if the model is on a CUDA device, opens its backend, stream and events. */
 static void start(struct stack_fixture *r)
 {
 	const uint32_t device = r->model.device;

@@ -3,10 +3,11 @@
  * bench/step-kascade.c - sparsekv-bench step: compares the attention of a whole step under Kascade with dense attention
  * in every layer.
  *
- * Layer 0 uses dense attention, and selects tokens. Some of the other layers are anchors: they score all keys, select
- * tokens anew, and attend to their selection. All other layers attend to the last selection before them. A selection
- * has one list of tokens for each kv head. Each layer has its own pages, in random order. The kernels select tokens by
- * the weights that they compute. On a device all layers are recorded as one CUDA graph.
+ * Layer 0 uses dense attention, and selects tokens. Some layers after it are anchors: an anchor scores all keys, selects
+ * tokens, and attends to these tokens. A layer that is not an anchor attends to the tokens that the last anchor before
+ * it, or layer 0, selected. A selection has one list of tokens for each kv head. Each layer has its own pages, in random
+ * order. The kernels select tokens by the weights that they compute. On a device all layers are recorded as one CUDA
+ * graph.
  */
 #include "bench/kernel-fixture.h"
 #include "bench/step.h"

@@ -259,7 +259,7 @@ void eng_private_stop(struct eng_private *p)
 	if (p->program == getpid())
 		(void)shutdown(p->peer, SHUT_RDWR); /* forks may have copies of the descriptor, which close() leaves open */
 	close(p->peer);
-	/* if this fails, the process is a fork of the program, and the directory stays */
+	/* waitpid() fails in a fork of the program: the guardian is no child of the fork, and the directory is still used */
 	if (TEMP_FAILURE_RETRY(waitpid(p->guardian, NULL, 0)) == p->guardian)
 		remove_directory(p);
 	free(p);

@@ -141,7 +141,7 @@ static void again(struct skv_op *op, int res)
 static void wait_for_it(struct skv_scan *s, const char *file, const char *text)
 {
 	if (!s->starved)
-		skv_log(LOG_ERR, "%s: policies cannot be loaded now, and are tried again soon: %s", file, text);
+		skv_log(LOG_ERR, "policy file %s cannot be tried now; the daemon tries it again soon: %s", file, text);
 	s->starved = true;
 	skv_op_timer(skv_registry_loop(s->reg), &s->retry_op, RETRY_NS, again);
 }

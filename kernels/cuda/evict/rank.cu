@@ -109,8 +109,9 @@ __device__ static void smooth(const struct rank_params *c, const struct head_ite
 /* ---- similarity ------------------------------------------------------------------------------ */
 
 /*
- * Calls use(slot, eight elements of its key) in all lanes. Slots at `len` and after it, and elements past the key's
- * end, are zeros. The scale of an fp8 row is left out, since it does not change the key's direction.
+ * Calls use(slot, x) in all lanes, with eight elements x of the slot's key. Slots at `len` and after it, and elements
+ * past the key's end, are passed as zeros. The scale of an fp8 row is left out, since it does not change the key's
+ * direction.
  */
 template <int TEAM, class F> DEVICE void for_each_key(const struct rank_params *c, const struct head_item *j, F use)
 {
