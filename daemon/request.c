@@ -408,7 +408,7 @@ static const struct {
 	{SKV_MSG_POLICY_FIND, on_policy_find},
 	{SKV_MSG_CLIENT_END, skv_fence_client_end},
 	{SKV_MSG_SEGMENT_ACK, on_segment_ack},
-	{SKV_MSG_QUERY, skv_report_query},
+	{SKV_MSG_QUERY, skv_query_begin},
 	{SKV_MSG_POLICY_LOAD, skv_policy_load_request},
 	{SKV_MSG_POLICY_SWAP, skv_policy_swap_request},
 	{SKV_MSG_SEQ_DROP_NAME, on_drop_name},

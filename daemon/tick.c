@@ -68,14 +68,14 @@ static bool look_at_waiting(struct skv_server *s)
 	return false;
 }
 
-static void keep_counts(void *counts, const struct skv_core_account_view *v)
+static void keep_counts(void *counts, uid_t uid)
 {
-	skv_counts_keep(counts, v->uid);
+	skv_counts_keep(counts, uid);
 }
 
 static bool keep_all_counts(struct skv_server *s)
 {
-	skv_core_accounts(s->core, keep_counts, s->counts);
+	skv_core_users(s->core, keep_counts, s->counts);
 	skv_counts_sweep(s->counts);
 	skv_loop_did(s->loop, "counts");
 	return false;

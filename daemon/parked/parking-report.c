@@ -59,7 +59,6 @@ bool skv_parking_rows_some(struct skv_server *s, bool all, uid_t uid, size_t *at
 			return false;
 		if (p->going || (!all && p->uid != uid) || (p->indexed && is_listed(s, p)))
 			continue;
-		(void)skv_units_take(units, SKV_ROW_UNITS);
 		cb(ctx, row_of(p));
 	}
 	return true;

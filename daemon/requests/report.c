@@ -16,29 +16,14 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/clock.h"
-#include "daemon/core/memory/memory.h"
 #include "daemon/core/operations/policies.h"
 #include "daemon/core/operations/turns.h"
 #include "daemon/core/operations/views.h"
 #include "daemon/parked/parking.h"
 #include "daemon/prefix/prefix.h"
-#include "daemon/requests/query.h"
-#include "daemon/requests/reply.h"
 #include "daemon/server/device.h"
 #include "daemon/server/server-priv.h"
 #include "daemon/sys/json.h"
-
-/* A list that is being filled, with rows of the user `uid` or of all users. */
-struct listing {
-	json_t *rows;
-	bool all;
-	uid_t uid;
-};
-
-static void put(struct listing *l, json_t *row)
-{
-	json_array_append_new(l->rows, row);
-}
 
 static json_int_t number(uint64_t x)
 {
@@ -54,16 +39,13 @@ static uint64_t fds_of(const struct skv_core_account_view *v)
 	return (uint64_t)2 * v->clients + v->sessions + v->sequences + v->pools;
 }
 
-static void add_account(void *listing, const struct skv_core_account_view *v)
+json_t *skv_report_account(const struct skv_core_account_view *v)
 {
-	struct listing *l = listing;
-
-	if (l->all || v->uid == l->uid)
-		put(l, json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "uid", number(v->uid), "clients",
-		                 number(v->clients), "sessions", number(v->sessions), "sequences",
-		                 number(v->sequences), "page_bytes", number(v->page_bytes[SKV_DEVICE_HOST]),
-		                 "segment_bytes", number(v->segment_bytes[SKV_DEVICE_HOST]), "other_bytes",
-		                 number(v->other_bytes), "fds", number(fds_of(v))));
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "uid", number(v->uid), "clients",
+	                 number(v->clients), "sessions", number(v->sessions), "sequences", number(v->sequences),
+	                 "page_bytes", number(v->page_bytes[SKV_DEVICE_HOST]), "segment_bytes",
+	                 number(v->segment_bytes[SKV_DEVICE_HOST]), "other_bytes", number(v->other_bytes), "fds",
+	                 number(fds_of(v)));
 }
 
 /* Returns the name of a memory: "host", "cuda:0" … */
@@ -75,28 +57,20 @@ static const char *memory_name(uint32_t device, char to[16])
 	return to;
 }
 
-/* Adds a row for each device on which the account has memory. */
-static void add_device_account(void *listing, const struct skv_core_account_view *v)
+json_t *skv_report_device_account(const struct skv_core_account_view *v, uint32_t device)
 {
-	struct listing *l = listing;
 	char name[16];
 
-	for (uint32_t i = SKV_DEVICE_CUDA(0); i < SKV_MEMORY_KINDS; i++)
-		if (v->segment_bytes[i] && (l->all || v->uid == l->uid))
-			put(l, json_pack("{s:I, s:s, s:I, s:I}", "uid", number(v->uid), "device",
-			                 memory_name(i, name), "page_bytes", number(v->page_bytes[i]),
-			                 "segment_bytes", number(v->segment_bytes[i])));
+	return json_pack("{s:I, s:s, s:I, s:I}", "uid", number(v->uid), "device", memory_name(device, name),
+	                 "page_bytes", number(v->page_bytes[device]), "segment_bytes",
+	                 number(v->segment_bytes[device]));
 }
 
-static void add_client(void *listing, const struct skv_core_client_view *v)
+json_t *skv_report_client(const struct skv_core_client_view *v)
 {
-	struct listing *l = listing;
-
-	if (l->all || v->uid == l->uid)
-		put(l, json_pack("{s:I, s:I, s:I, s:s, s:I, s:I, s:b}", "client", number(v->client), "uid",
-		                 number(v->uid), "pid", number((uint64_t)v->pid), "program", v->program,
-		                 "sessions", number(v->sessions), "lease_pages", number(v->lease_pages), "fenced",
-		                 v->fenced));
+	return json_pack("{s:I, s:I, s:I, s:s, s:I, s:I, s:b}", "client", number(v->client), "uid", number(v->uid),
+	                 "pid", number((uint64_t)v->pid), "program", v->program, "sessions", number(v->sessions),
+	                 "lease_pages", number(v->lease_pages), "fenced", v->fenced);
 }
 
 static const char *dtype_name(uint32_t dtype)
@@ -194,63 +168,37 @@ json_t *skv_report_seq(const struct skv_core_seq_view *v)
 	return row;
 }
 
-static void add_pool(void *listing, const struct skv_core_pool_view *v)
+json_t *skv_report_pool(const struct skv_core_pool_view *v)
 {
-	struct listing *l = listing;
 	char name[16];
 
-	if (l->all || v->uid == l->uid)
-		put(l,
-		    json_pack("{s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pool",
-		              number(v->pool), "uid", number(v->uid), "memory", memory_name(v->device, name),
-		              "page_bytes", number(v->page_bytes), "segment_bytes",
-		              number(v->segment_bytes), "segments", number(v->segments), "pending",
-		              number(v->pending), "pages", number(v->pages), "free", number(v->free),
-		              "lease", number(v->lease), "seq", number(v->seq), "shared", number(v->shared)));
+	return json_pack("{s:I, s:I, s:s, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "pool", number(v->pool), "uid",
+	                 number(v->uid), "memory", memory_name(v->device, name), "page_bytes", number(v->page_bytes),
+	                 "segment_bytes", number(v->segment_bytes), "segments", number(v->segments), "pending",
+	                 number(v->pending), "pages", number(v->pages), "free", number(v->free), "lease",
+	                 number(v->lease), "seq", number(v->seq), "shared", number(v->shared));
 }
 
-/* ---- totals ---- */
-
-struct totals {
-	uint64_t clients, sessions, sequences, other_bytes;
-	uint64_t page_bytes[SKV_MEMORY_KINDS], segment_bytes[SKV_MEMORY_KINDS];
-};
-
-struct summing {
-	struct totals sum;
-	bool all; /* sum over all users; otherwise only over `uid` */
-	uid_t uid;
-};
-
-static void sum_account(void *summing, const struct skv_core_account_view *v)
+json_t *skv_report_policy(const struct skv_plugin *p, uint32_t sessions)
 {
-	struct summing *s = summing;
-	struct totals *t = &s->sum;
+	json_t *row = json_copy(p->info);
 
-	if (!s->all && v->uid != s->uid)
-		return;
-	t->clients += v->clients;
-	t->sessions += v->sessions;
-	t->sequences += v->sequences;
-	t->other_bytes += v->other_bytes;
-	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++) {
-		t->page_bytes[i] += v->page_bytes[i];
-		t->segment_bytes[i] += v->segment_bytes[i];
-	}
+	json_object_set_new(row, "id", json_integer(p->id));
+	json_object_set_new(row, "file", json_string(p->file));
+	json_object_set_new(row, "current", json_boolean(p->current));
+	json_object_set_new(row, "sessions", json_integer(sessions));
+	return row;
 }
 
-static struct totals sum_up(struct skv_server *s, bool all, uid_t uid)
-{
-	struct summing summing = {.all = all, .uid = uid};
-
-	skv_core_accounts(s->core, sum_account, &summing);
-	return summing.sum;
-}
+/* ---- status ---- */
 
 void skv_report_status_line(struct skv_server *s, char *to, size_t len)
 {
-	struct totals t = sum_up(s, true, 0);
-	int n = snprintf(to, len,
+	struct skv_core_totals t;
+	int n;
+
+	skv_core_totals(s->core, true, 0, &t);
+	n = snprintf(to, len,
 	                 "%llu clients, %llu sequences, %.1f MiB of pages in use, %.1f MiB in segments",
 	                 (unsigned long long)t.clients, (unsigned long long)t.sequences,
 	                 (double)t.page_bytes[SKV_DEVICE_HOST] / 1048576.0,
@@ -264,7 +212,7 @@ void skv_report_status_line(struct skv_server *s, char *to, size_t len)
 }
 
 /* Describes a device. A device's worker works for all users, so the worker's counters are shown to operators only. */
-static json_t *device_json(const struct skv_device *d, const struct totals *t, bool all)
+static json_t *device_json(const struct skv_device *d, const struct skv_core_totals *t, bool all)
 {
 	static const struct skv_worker_counters none;
 	const struct skv_worker_counters *n = all ? skv_worker_counters(d->worker) : &none;
@@ -283,7 +231,7 @@ static json_t *device_json(const struct skv_device *d, const struct totals *t, b
 }
 
 /* Returns a row for each device that has been opened. */
-static json_t *devices_json(struct skv_server *s, const struct totals *t, bool all)
+static json_t *devices_json(struct skv_server *s, const struct skv_core_totals *t, bool all)
 {
 	json_t *rows = json_array();
 
@@ -303,18 +251,17 @@ static json_t *limits_json(const struct skv_config *c)
 }
 
 /*
- * Returns the bytes of host memory that the daemon's memfds take now, including what clients have written to them: of
- * all users, or of one.
+ * Returns the bytes of host memory that the daemon's memfds take, including what clients have written to them: of all
+ * users, or of one.
  */
-static json_t *held_json(struct skv_server *s, bool all, uid_t uid)
+static json_t *held_json(struct skv_server *s, bool all, const struct skv_core_held *h)
 {
-	struct skv_core_held h;
 	uint64_t plugins = all ? skv_registry_bytes(s->registry) : 0;
 
-	skv_core_held(s->core, all, uid, &h);
-	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "pools", number(h.pools), "sequences", number(h.sequences),
-	                 "sessions", number(h.sessions), "state", number(h.state), "plugins", number(plugins),
-	                 "total", number(h.pools + h.sequences + h.sessions + h.state + plugins));
+	return json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "pools", number(h->pools), "sequences",
+	                 number(h->sequences), "sessions", number(h->sessions), "state", number(h->state), "plugins",
+	                 number(plugins), "total",
+	                 number(h->pools + h->sequences + h->sessions + h->state + plugins));
 }
 
 /*
@@ -368,65 +315,25 @@ static json_t *turns_json(const struct skv_meter *m, bool all)
 	return rows;
 }
 
-static json_t *status_json(struct skv_server *s, const struct listing *like)
+json_t *skv_report_status(struct skv_server *s, bool all, uid_t uid, const struct skv_core_held *held)
 {
-	const bool all = like->all;
-	const uint64_t *n = all ? skv_counts_total(s->counts) : skv_counts_of(s->counts, like->uid);
-	struct listing accounts = *like, clients = *like, device_accounts = *like;
+	const uint64_t *n = all ? skv_counts_total(s->counts) : skv_counts_of(s->counts, uid);
 	const struct skv_meter *meter = skv_loop_meter(s->loop);
-	struct totals t = sum_up(s, all, like->uid);
 	uint64_t uptime = skv_now_ns() - s->life.started_ns;
+	struct skv_core_totals t;
 
-	accounts.rows = json_array();
-	clients.rows = json_array();
-	device_accounts.rows = json_array();
-	skv_core_accounts(s->core, add_account, &accounts);
-	skv_core_accounts(s->core, add_device_account, &device_accounts);
-	skv_core_clients(s->core, add_client, &clients);
+	skv_core_totals(s->core, all, uid, &t);
 	return json_pack(
-		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:o, s:o, s:[o], s:o, "
-		"s:o, s:o, s:o, s:o}",
+		"{s:s, s:I, s:f, s:s, s:s, s:I, s:{s:I, s:I, s:I, s:I, s:I, s:I}, s:o, s:o, s:o, s:o, s:o, s:[o], s:o, s:o}",
 		"version", PACKAGE_VERSION, "pid", number((uint64_t)getpid()), "uptime_s", (double)uptime / 1e9,
 		"socket", s->life.sockets.clients.path ? s->life.sockets.clients.path : "(service manager)", "scope",
 		all ? "all" : "own", "policy_generation", number(skv_core_policy_generation(s->core)), "totals",
 		"clients", number(t.clients), "sessions", number(t.sessions), "sequences", number(t.sequences),
 		"page_bytes", number(t.page_bytes[SKV_DEVICE_HOST]), "segment_bytes",
 		number(t.segment_bytes[SKV_DEVICE_HOST]), "other_bytes", number(t.other_bytes), "held",
-		held_json(s, all, like->uid), "limits", limits_json(&s->config), "counters", counters_json(s, all, n),
-		"turns", turns_json(meter, all), "parking", skv_parking_status(s, all, like->uid, n), "prefixes",
-		skv_prefix_status(s, all, like->uid, n), "accounts", accounts.rows, "clients", clients.rows, "devices",
-		devices_json(s, &t, all), "device_accounts", device_accounts.rows, "cgroup", cgroup_json(s, all));
-}
-
-struct usage {
-	uint32_t plugin, sessions;
-	const struct listing *like;
-};
-
-static void count_usage(void *usage, const struct skv_core_session_view *v)
-{
-	struct usage *u = usage;
-
-	u->sessions += v->running_plugin == u->plugin && (u->like->all || v->uid == u->like->uid);
-}
-
-static json_t *policies_json(struct skv_server *s, const struct listing *like)
-{
-	json_t *rows = json_array();
-
-	skv_registry_collect(s->registry);
-	for (const struct skv_plugin *p = skv_registry_first(s->registry); p; p = p->next) {
-		json_t *row = json_copy(p->info);
-		struct usage u = {.plugin = p->id, .like = like};
-
-		skv_core_sessions(s->core, count_usage, &u);
-		json_object_set_new(row, "id", json_integer(p->id));
-		json_object_set_new(row, "file", json_string(p->file));
-		json_object_set_new(row, "current", json_boolean(p->current));
-		json_object_set_new(row, "sessions", json_integer(u.sessions));
-		json_array_append_new(rows, row);
-	}
-	return rows;
+		held_json(s, all, held), "limits", limits_json(&s->config), "counters", counters_json(s, all, n),
+		"turns", turns_json(meter, all), "parking", skv_parking_status(s, all, uid, n), "prefixes",
+		skv_prefix_status(s, all, uid, n), "devices", devices_json(s, &t, all), "cgroup", cgroup_json(s, all));
 }
 
 /* ---- */
@@ -441,40 +348,4 @@ void skv_report_send(struct skv_conn *conn, uint16_t type, uint32_t serial, json
 	else
 		skv_conn_error(conn, serial, ENOMEM, "the daemon is out of memory for this answer");
 	free(text);
-}
-
-void skv_report_query(struct skv_server *s, struct skv_conn *conn, const struct skv_msg_header *h,
-                      const void *body, int *fds)
-{
-	const struct skv_msg_query *m = body;
-	struct listing l = {.all = skv_conn_is_operator(conn), .uid = skv_conn_peer(conn)->uid};
-	json_t *answer = NULL;
-
-	(void)fds;
-	l.rows = json_array();
-	switch (m->what) {
-	case SKV_QUERY_STATUS:
-		answer = status_json(s, &l);
-		break;
-	case SKV_QUERY_SEQS:
-	case SKV_QUERY_SESSIONS:
-		json_decref(l.rows);
-		skv_query_begin(s, conn, h, (enum skv_query)m->what);
-		return;
-	case SKV_QUERY_POLICIES:
-		answer = json_pack("{s:o, s:I}", "policies", policies_json(s, &l), "generation",
-		                   number(skv_core_policy_generation(s->core)));
-		break;
-	case SKV_QUERY_POOLS:
-		skv_core_pools(s->core, add_pool, &l);
-		answer = json_pack("{s:O}", "pools", l.rows);
-		break;
-	default:
-		json_decref(l.rows);
-		skv_conn_error(conn, h->serial, EINVAL, "query %u: expected %d to %d", m->what,
-		               SKV_QUERY_STATUS, SKV_QUERY_SESSIONS);
-		return;
-	}
-	json_decref(l.rows);
-	skv_report_send(conn, h->type | SKV_REPLY, h->serial, answer);
 }

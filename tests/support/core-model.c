@@ -281,8 +281,8 @@ void m_compare(const uint32_t client_ids[M_CLIENTS], const uint32_t seq_ids[M_SE
 	struct comparison c = {.client_ids = client_ids, .seq_ids = seq_ids};
 	uint32_t clients = 0, pools = 0;
 
-	skv_core_pools(core, compare_pool, &c);
-	skv_core_clients(core, compare_client, &c);
+	books_walk(skv_core_pools_some, compare_pool, &c);
+	books_walk(skv_core_clients_some, compare_client, &c);
 	books_seqs(compare_seq, &c);
 	for (uint32_t uid = 0; uid < M_UIDS; uid++) {
 		struct skv_core_account_view v = books_account(M_UID(uid));

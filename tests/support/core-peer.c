@@ -115,7 +115,7 @@ uint64_t mem_bytes(uint32_t device)
 {
 	struct add_bytes a = {.device = device};
 
-	skv_core_pools(core, add_bytes, &a);
+	books_walk(skv_core_pools_some, add_bytes, &a);
 	return a.bytes;
 }
 
@@ -209,7 +209,7 @@ struct skv_core_pool_view books_pool(uint32_t pool)
 {
 	struct find_pool f = {.pool = pool};
 
-	skv_core_pools(core, find_pool, &f);
+	books_walk(skv_core_pools_some, find_pool, &f);
 	return f.found;
 }
 
@@ -237,7 +237,7 @@ struct skv_core_account_view books_account(uid_t uid)
 {
 	struct skv_core_account_view v = {.uid = uid};
 
-	skv_core_accounts(core, find_account, &v);
+	books_walk(skv_core_accounts_some, find_account, &v);
 	return v;
 }
 
@@ -259,11 +259,17 @@ static void find_seq(void *data, const struct skv_core_seq_view *v)
 
 void books_seqs(void (*cb)(void *, const struct skv_core_seq_view *), void *data)
 {
-	struct skv_core_walk w = {.all = true};
-	uint32_t units = 3000;
+	books_walk(skv_core_seqs_some, cb, data);
+}
 
-	while (!skv_core_seqs_some(core, &w, &units, cb, data))
-		units = 3000;
+struct skv_core_held books_held(void)
+{
+	struct skv_core_walk w = {.all = true};
+	struct skv_core_held held = {0};
+
+	for (uint32_t units = 100; !skv_core_held_some(core, &w, &units, &held);)
+		units = 100;
+	return held;
 }
 
 struct skv_core_seq_view books_seq(const char *name)

@@ -50,6 +50,15 @@ void books_even(void); /* checks that the state balances, and commits */
 struct skv_core_pool_view books_pool(uint32_t pool);
 struct skv_core_account_view books_account(uid_t uid);
 void ck_same_pool(const struct skv_core_pool_view *a, const struct skv_core_pool_view *b);
+/* A whole walk of the core's, over the rows of all users, in many small turns. */
+#define books_walk(some, cb, data)                                                                          \
+	do {                                                                                                \
+		struct skv_core_walk walk_ = {.all = true};                                                 \
+                                                                                                            \
+		for (uint32_t units_ = 100; !some(core, &walk_, &units_, cb, data);)                        \
+			units_ = 100;                                                                       \
+	} while (0)
+struct skv_core_held books_held(void); /* of all users */
 void books_seqs(void (*cb)(void *, const struct skv_core_seq_view *), void *data); /* of all users */
 struct skv_core_seq_view books_seq(const char *name); /* of any user */
 bool books_has_seq(const char *name);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * daemon/core/memory/measure.c - measures, a few files at a time, the memory that clients took by writing to their
- * memfds, and sums up the memory of all memfds.
+ * memfds.
  */
 #include "daemon/core/memory/charge.h"
 #include "daemon/core/memory/memory.h"
@@ -10,7 +10,6 @@
 #include "daemon/core/state/units.h"
 
 #define FSTAT_UNITS 60u /* cost of an fstat() in units of work */
-#define HELD_AT_ONCE 256u /* number of sequences that skv_core_held() measures; others count as last measured */
 
 /*
  * Charges memory of a pool's memfd where the pool has no segment: a client wrote there. Does nothing while a segment's
@@ -51,26 +50,4 @@ void skv_core_client_holds(struct skv_core *c, uint32_t client_id, uint64_t byte
 	if (client != SKV_NO_INDEX && skv_client_row(&c->state, client)->bytes != bytes)
 		skv_charge(c, skv_client_row(&c->state, client)->account, &skv_write_client(&c->state, client)->bytes,
 		           bytes);
-}
-
-static bool is_of(const struct skv_core *c, uint32_t account, uid_t uid)
-{
-	return skv_account_row(&c->state, account)->uid == uid;
-}
-
-void skv_core_held(const struct skv_core *c, bool all, uid_t uid, struct skv_core_held *ret)
-{
-	uint32_t n = 0;
-
-	*ret = (struct skv_core_held){.state = all ? skv_file_bytes(c->state.fd) + skv_file_bytes(c->control_fd) : 0};
-	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS)
-		if (skv_pool_is_whole(c, pool) && (all || is_of(c, skv_pool_row(&c->state, pool)->account, uid)))
-			ret->pools += skv_file_bytes(c->pools[pool].fd);
-	SKV_EACH(seq, &c->state, SKV_TABLE_SEQUENCES)
-		if (all || is_of(c, skv_seq_row(&c->state, seq)->account, uid))
-			ret->sequences += n++ < HELD_AT_ONCE ? skv_file_bytes(c->seqs[seq].fd)
-			                                     : skv_seq_row(&c->state, seq)->bytes;
-	SKV_EACH(session, &c->state, SKV_TABLE_SESSIONS)
-		if (all || is_of(c, skv_pool_row(&c->state, skv_session_row(&c->state, session)->pool)->account, uid))
-			ret->sessions += skv_file_bytes(c->sessions[session].fd);
 }

@@ -61,10 +61,5 @@ void skv_core_segments_served(struct skv_core *, uint32_t pool);
 void skv_core_measure(struct skv_core *, uint32_t *at, uint32_t units);
 /* Charges `bytes` for the client's connection; replaces the previous charge. */
 void skv_core_client_holds(struct skv_core *, uint32_t client, uint64_t bytes);
-/* Bytes of host memory that the core's memfds take now: of all users, or of one user (then `state` is 0). */
-struct skv_core_held {
-	uint64_t pools, sequences, sessions, state;
-};
-void skv_core_held(const struct skv_core *, bool all, uid_t uid, struct skv_core_held *ret);
 
 #endif

@@ -16,7 +16,7 @@
 #include <stdio.h>
 #include "daemon/core/memory/pools.h"
 #include "daemon/core/memory/refs.h"
-#include "daemon/core/sequences/seqfile.h"
+#include "daemon/core/sequences/sequence-file.h"
 #include "daemon/core/sequences/sequences.h"
 #include "daemon/core/operations/joint.h"
 

@@ -18,7 +18,7 @@
 #include "daemon/core/sequences/idle.h"
 #include "daemon/core/sequences/names.h"
 #include "daemon/core/sequences/prefixes.h"
-#include "daemon/core/sequences/seqfile.h"
+#include "daemon/core/sequences/sequence-file.h"
 #include "daemon/core/sequences/sequences.h"
 #include "daemon/core/state/refuse.h"
 #include "daemon/core/operations/age.h"

@@ -1,17 +1,67 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* daemon/core/operations/views.c - read-only views of the core's tables, for status, lists and metrics. */
+#include "daemon/core/memory/charge.h"
 #include "daemon/core/memory/pins.h"
-#include "daemon/core/sequences/seqfile.h"
+#include "daemon/core/memory/segment-sets.h"
+#include "daemon/core/sequences/sequence-file.h"
 #include "daemon/core/state/core-priv.h"
 #include "daemon/core/operations/views.h"
 
 #include <string.h>
 
-void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct skv_core_account_view *),
-                       void *data)
+void skv_core_users(const struct skv_core *c, void (*cb)(void *, uid_t), void *data)
 {
+	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS)
+		cb(data, (uid_t)skv_account_row(&c->state, i)->uid);
+}
+
+static bool is_of(const struct skv_core *c, uint32_t account, bool all, uid_t uid)
+{
+	return all || skv_account_row(&c->state, account)->uid == uid;
+}
+
+void skv_core_totals(const struct skv_core *c, bool all, uid_t uid, struct skv_core_totals *ret)
+{
+	*ret = (struct skv_core_totals){0};
 	SKV_EACH(i, &c->state, SKV_TABLE_ACCOUNTS) {
 		const struct skv_account_row *a = skv_account_row(&c->state, i);
+
+		if (!all && a->uid != uid)
+			continue;
+		ret->clients += a->clients;
+		ret->sessions += a->sessions;
+		ret->sequences += a->sequences;
+		ret->other_bytes += a->other_bytes + skv_pinned(c, a->uid);
+		for (uint32_t memory = 0; memory < SKV_MEMORY_KINDS; memory++)
+			ret->page_bytes[memory] += a->page_bytes[memory];
+	}
+	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
+		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
+
+		if (is_of(c, p->account, all, uid))
+			ret->segment_bytes[p->device] += (p->segments + p->pending) * p->segment_bytes;
+	}
+}
+
+/* ---- walks ------------------------------------------------------------------------------------ */
+
+#define POOL_UNITS 5u /* cost of looking at a pool on behalf of another row, in units of work */
+#define FSTAT_UNITS 60u
+
+/* Moves the walk to the next live row of the table. False: there are no more rows, or *units are used up. */
+static bool next_row(const struct skv_core *c, struct skv_core_walk *w, enum skv_table table, uint32_t *units)
+{
+	if (!skv_units_take(units, 5))
+		return false;
+	w->row = skv_state_next(&c->state, table, w->row);
+	return w->row != SKV_NO_INDEX;
+}
+
+bool skv_core_accounts_some(const struct skv_core *c, struct skv_core_walk *w, uint32_t *units,
+                            void (*cb)(void *, const struct skv_core_account_view *), void *data)
+{
+	for (; next_row(c, w, SKV_TABLE_ACCOUNTS, units); w->row++) {
+		const struct skv_account_row *a = skv_account_row(&c->state, w->row);
 		struct skv_core_account_view v = {
 			.uid = a->uid,
 			.clients = a->clients,
@@ -21,24 +71,28 @@ void skv_core_accounts(const struct skv_core *c, void (*cb)(void *, const struct
 			.other_bytes = a->other_bytes + skv_pinned(c, a->uid),
 		};
 
+		if (!w->all && a->uid != w->uid)
+			continue;
 		memcpy(v.page_bytes, a->page_bytes, sizeof(v.page_bytes));
 		SKV_EACH(j, &c->state, SKV_TABLE_POOLS) {
 			const struct skv_pool_row *p = skv_pool_row(&c->state, j);
 
-			if (p->account == i)
+			(void)skv_units_take(units, POOL_UNITS);
+			if (p->account == w->row)
 				v.segment_bytes[p->device] += (p->segments + p->pending) * p->segment_bytes;
 		}
 		cb(data, &v);
 	}
+	return w->row == SKV_NO_INDEX;
 }
 
-void skv_core_clients(const struct skv_core *c, void (*cb)(void *, const struct skv_core_client_view *),
-                      void *data)
+bool skv_core_clients_some(const struct skv_core *c, struct skv_core_walk *w, uint32_t *units,
+                           void (*cb)(void *, const struct skv_core_client_view *), void *data)
 {
-	SKV_EACH(i, &c->state, SKV_TABLE_CLIENTS) {
-		const struct skv_client_row *row = skv_client_row(&c->state, i);
+	for (; next_row(c, w, SKV_TABLE_CLIENTS, units); w->row++) {
+		const struct skv_client_row *row = skv_client_row(&c->state, w->row);
 		struct skv_core_client_view v = {
-			.client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, i),
+			.client = skv_state_id(&c->state, SKV_TABLE_CLIENTS, w->row),
 			.uid = skv_account_row(&c->state, row->account)->uid,
 			.pid = row->pid,
 			.program = row->program,
@@ -46,10 +100,16 @@ void skv_core_clients(const struct skv_core *c, void (*cb)(void *, const struct 
 			.fenced = row->fenced,
 		};
 
-		SKV_EACH(j, &c->state, SKV_TABLE_POOLS)
-			v.lease_pages += skv_member_row(&c->state, j, i)->lease;
+		if (!w->all && v.uid != w->uid)
+			continue;
+		SKV_EACH(j, &c->state, SKV_TABLE_POOLS) {
+			(void)skv_units_take(units, POOL_UNITS);
+			if (skv_pool_row(&c->state, j)->account == row->account) /* others have no members of this user */
+				v.lease_pages += skv_member_row(&c->state, j, w->row)->lease;
+		}
 		cb(data, &v);
 	}
+	return w->row == SKV_NO_INDEX;
 }
 
 static void view_session(const struct skv_core *c, uint32_t i, struct skv_core_session_view *ret)
@@ -74,15 +134,6 @@ static void view_session(const struct skv_core *c, uint32_t i, struct skv_core_s
 	};
 }
 
-/* Moves the walk to the next live row of the table. False: there are no more rows, or *units are used up. */
-static bool next_row(const struct skv_core *c, struct skv_core_walk *w, enum skv_table table, uint32_t *units)
-{
-	if (!skv_units_take(units, 5))
-		return false;
-	w->row = skv_state_next(&c->state, table, w->row);
-	return w->row != SKV_NO_INDEX;
-}
-
 bool skv_core_sessions_some(const struct skv_core *c, struct skv_core_walk *w, uint32_t *units,
                             void (*cb)(void *, const struct skv_core_session_view *), void *data)
 {
@@ -92,7 +143,6 @@ bool skv_core_sessions_some(const struct skv_core *c, struct skv_core_walk *w, u
 		view_session(c, w->row, &v);
 		if (!w->all && v.uid != w->uid)
 			continue;
-		(void)skv_units_take(units, SKV_ROW_UNITS);
 		cb(data, &v);
 	}
 	return w->row == SKV_NO_INDEX;
@@ -193,19 +243,18 @@ bool skv_core_seqs_some(const struct skv_core *c, struct skv_core_walk *w, uint3
 		v.counted = w->counted;
 		memcpy(v.pages, w->pages, sizeof(v.pages));
 		v.pages_shared = w->shared;
-		(void)skv_units_take(units, SKV_ROW_UNITS);
 		cb(data, &v);
 	}
 	return w->row == SKV_NO_INDEX;
 }
 
-void skv_core_pools(const struct skv_core *c, void (*cb)(void *, const struct skv_core_pool_view *),
-                    void *data)
+bool skv_core_pools_some(const struct skv_core *c, struct skv_core_walk *w, uint32_t *units,
+                         void (*cb)(void *, const struct skv_core_pool_view *), void *data)
 {
-	SKV_EACH(i, &c->state, SKV_TABLE_POOLS) {
-		const struct skv_pool_row *p = skv_pool_row(&c->state, i);
+	for (; next_row(c, w, SKV_TABLE_POOLS, units); w->row++) {
+		const struct skv_pool_row *p = skv_pool_row(&c->state, w->row);
 		struct skv_core_pool_view v = {
-			.pool = i,
+			.pool = w->row,
 			.uid = skv_account_row(&c->state, p->account)->uid,
 			.device = p->device,
 			.page_bytes = p->page_bytes,
@@ -219,6 +268,46 @@ void skv_core_pools(const struct skv_core *c, void (*cb)(void *, const struct sk
 			.shared = p->count[SKV_OWNER_SHARED],
 		};
 
-		cb(data, &v);
+		if (w->all || v.uid == w->uid)
+			cb(data, &v);
 	}
+	return w->row == SKV_NO_INDEX;
+}
+
+/* ---- memory ----------------------------------------------------------------------------------- */
+
+/* Adds the bytes of the file of the walk's row, if it is of the walk's user. Returns the units of work that it took. */
+static uint32_t add_file(const struct skv_core *c, const struct skv_core_walk *w, enum skv_table table,
+                         struct skv_core_held *sum)
+{
+	const uint32_t i = w->row;
+	uint32_t account;
+
+	if (table == SKV_TABLE_SEQUENCES)
+		account = skv_seq_row(&c->state, i)->account;
+	else
+		account = skv_pool_row(&c->state, table == SKV_TABLE_POOLS ? i : skv_session_row(&c->state, i)->pool)->account;
+	if (!is_of(c, account, w->all, w->uid))
+		return 0;
+	if (table == SKV_TABLE_SEQUENCES)
+		sum->sequences += skv_file_bytes(c->seqs[i].fd);
+	else if (table == SKV_TABLE_SESSIONS)
+		sum->sessions += skv_file_bytes(c->sessions[i].fd);
+	else if (skv_pool_is_whole(c, i))
+		sum->pools += skv_file_bytes(c->pools[i].fd);
+	return FSTAT_UNITS;
+}
+
+bool skv_core_held_some(const struct skv_core *c, struct skv_core_walk *w, uint32_t *units, struct skv_core_held *sum)
+{
+	static const enum skv_table tables[] = {SKV_TABLE_POOLS, SKV_TABLE_SEQUENCES, SKV_TABLE_SESSIONS};
+
+	for (; w->table < sizeof(tables) / sizeof(tables[0]); w->table++, w->row = 0) {
+		for (; next_row(c, w, tables[w->table], units); w->row++)
+			(void)skv_units_take(units, add_file(c, w, tables[w->table], sum));
+		if (w->row != SKV_NO_INDEX)
+			return false;
+	}
+	sum->state = w->all ? skv_file_bytes(c->state.fd) + skv_file_bytes(c->control_fd) : 0;
+	return true;
 }

@@ -5,7 +5,7 @@
 
 #include "daemon/core/core.h"
 
-/* Functions that walk over the tables call `cb` with a view of each live row. */
+/* What a walk passes to its callback: a view of a live row. */
 struct skv_core_account_view {
 	uid_t uid;
 	uint32_t clients, sessions, sequences;
@@ -63,13 +63,21 @@ struct skv_core_pool_view {
 	uint32_t segments, pending;
 	uint64_t pages, free, lease, seq, shared;
 };
-void skv_core_accounts(const struct skv_core *, void (*cb)(void *, const struct skv_core_account_view *), void *);
-void skv_core_clients(const struct skv_core *, void (*cb)(void *, const struct skv_core_client_view *), void *);
 void skv_core_sessions(const struct skv_core *, void (*cb)(void *, const struct skv_core_session_view *), void *);
+/* Calls `cb` with the UID of each account. */
+void skv_core_users(const struct skv_core *, void (*cb)(void *, uid_t), void *);
+
+/* Sums over the rows of one UID or of all. */
+struct skv_core_totals {
+	uint64_t clients, sessions, sequences, other_bytes;
+	uint64_t page_bytes[SKV_MEMORY_KINDS], segment_bytes[SKV_MEMORY_KINDS];
+};
+void skv_core_totals(const struct skv_core *, bool all, uid_t uid, struct skv_core_totals *ret);
+
 /*
- * Walks over the sessions or sequences of one UID or of all, as far as *units of work go. Returns true at the end of
- * the walk. Objects that come and go between two calls may be missed. Clients determine the length of page tables, so a
- * walk reads at most some millions of entries; the pages of the remaining sequences are not counted.
+ * A walk over one of the core's tables, in several calls: over the rows of one UID or of all. Each call goes on as far
+ * as *units of work go, and returns true at the end of the walk. Rows that come and go between two calls may be missed.
+ * `cb` takes from *units what it costs itself.
  */
 struct skv_core_walk {
 	bool all;
@@ -79,11 +87,26 @@ struct skv_core_walk {
 	bool counted;
 	uint64_t read, shared, pages[SKV_PAGE_KINDS];
 };
-#define SKV_ROW_UNITS 1000u /* cost of a row in units of work, including the callback */
+bool skv_core_accounts_some(const struct skv_core *, struct skv_core_walk *, uint32_t *units,
+                            void (*cb)(void *, const struct skv_core_account_view *), void *);
+bool skv_core_clients_some(const struct skv_core *, struct skv_core_walk *, uint32_t *units,
+                           void (*cb)(void *, const struct skv_core_client_view *), void *);
 bool skv_core_sessions_some(const struct skv_core *, struct skv_core_walk *, uint32_t *units,
                             void (*cb)(void *, const struct skv_core_session_view *), void *);
+/*
+ * Clients determine the length of page tables, so a walk over sequences reads at most some millions of entries; the
+ * pages of the remaining sequences are not counted.
+ */
 bool skv_core_seqs_some(const struct skv_core *, struct skv_core_walk *, uint32_t *units,
                         void (*cb)(void *, const struct skv_core_seq_view *), void *);
-void skv_core_pools(const struct skv_core *, void (*cb)(void *, const struct skv_core_pool_view *), void *);
+bool skv_core_pools_some(const struct skv_core *, struct skv_core_walk *, uint32_t *units,
+                         void (*cb)(void *, const struct skv_core_pool_view *), void *);
+
+/* Bytes of host memory that memfds take, in `state` those of the state file and the control page. */
+struct skv_core_held {
+	uint64_t pools, sequences, sessions, state;
+};
+/* Adds to *sum, which the caller zeroed before the first call, the memory of all memfds. */
+bool skv_core_held_some(const struct skv_core *, struct skv_core_walk *, uint32_t *units, struct skv_core_held *sum);
 
 #endif

@@ -117,7 +117,7 @@ static uint64_t beside_files(void)
 	do
 		skv_core_measure(core, &at, 1000);
 	while (at);
-	skv_core_held(core, true, 0, &held);
+	held = books_held();
 	return books_account(1000).other_bytes - held.sequences;
 }
 

@@ -3,9 +3,9 @@
  * Users whose requests are well-formed and cost as much as they may, all at once, beside one who asks for little: each
  * kind of work below was once a way to stop the daemon, or to take memory that no quota counted.
  *
- * Each is a user of its own, so it runs as root alone. HOSTILE_SECONDS=600 (make check-hostile):
- * so long, with two users of each kind, and what the other one waits and the longest turn are asserted as on a machine with nothing
- * else to do. In any case no user is above its quota, and the daemon itself has little memory.
+ * Each is a user of its own, so it runs as root alone. HOSTILE_SECONDS=600 (make check-hostile): so long, with two users
+ * of each kind, and what the other one waits and how many turns are long are asserted as on a machine with nothing else
+ * to do. In any case no user is above its quota, and the daemon itself has little memory.
  */
 #include <check.h>
 #include <errno.h>
@@ -14,8 +14,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
@@ -344,6 +346,55 @@ static double p99(void)
 	return x;
 }
 
+/*
+ * The machine's own part in long turns. A virtual machine's processor is taken away at times, and the guest counts that
+ * as time of the process. So a process of its own does pieces of the same work, some 0.2 ms each, for a tenth of the
+ * time: how many of them took 2 ms or more says how many turns of the daemon are long for no reason of its own.
+ */
+static struct control {
+	_Atomic unsigned n_long;
+	_Atomic double cpu_s;
+} *control;
+
+static double cpu_s(clockid_t clock)
+{
+	struct timespec t;
+
+	ck_assert_int_eq(clock_gettime(clock, &t), 0);
+	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
+}
+
+static pid_t start_control(void)
+{
+	pid_t pid;
+
+	control = mmap(NULL, sizeof(*control), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+	ck_assert_ptr_ne(control, MAP_FAILED);
+	pid = child_fork();
+	for (volatile double x = 1; pid == 0; fix_sleep_ms(2)) {
+		const double before = cpu_s(CLOCK_THREAD_CPUTIME_ID);
+
+		for (unsigned i = 0; i < 50000; i++)
+			x = x * 1.0000001;
+		control->cpu_s = cpu_s(CLOCK_THREAD_CPUTIME_ID);
+		control->n_long += control->cpu_s - before >= 2e-3;
+	}
+	return pid;
+}
+
+/* How many turns of the daemon may be long: three times the control's rate, since few of its own are seen. */
+static double long_turns_allowed(void)
+{
+	clockid_t clock;
+	double of_daemon;
+
+	ck_assert_int_eq(clock_getcpuclockid(fix.pid, &clock), 0);
+	of_daemon = cpu_s(clock);
+	printf("the control: %u pieces of work took 2 ms or more in %.1f s of the processor's time; the daemon took %.1f s\n", control->n_long,
+	       control->cpu_s, of_daemon);
+	return RAW_RARE_TURNS + 3 * of_daemon * control->n_long / control->cpu_s;
+}
+
 static double figure(json_t *status, const char *of, const char *name)
 {
 	json_t *x = json_object_get(json_object_get(status, of), name);
@@ -375,8 +426,8 @@ START_TEST(what_others_ask_for_is_not_waited_for)
 	const unsigned n = seconds_asked() ? 2 * N_KINDS : N_KINDS, seconds = seconds_asked() ? seconds_asked() : 3;
 	struct raw *operator = raw_operator(fix.socket), *r = raw_hello(fix.socket);
 	const uint32_t session = raw_open(r, "good", "full", NULL);
-	double begin = fix_now(), told = begin, turn, waited;
-	pid_t pids[2 * N_KINDS];
+	double begin = fix_now(), told = begin, turn, waited, allowed;
+	pid_t pids[2 * N_KINDS], of_control;
 	unsigned n_long;
 	json_t *status;
 	int ended;
@@ -389,8 +440,9 @@ START_TEST(what_others_ask_for_is_not_waited_for)
 	}
 	for (unsigned i = 0; i < n; i++)
 		pids[i] = start(i);
+	of_control = start_control();
 	if (has_capability(CAP_SYS_NICE)) /* what is measured is the daemon, not how the scheduler divides processors */
-		ck_assert_int_eq(setpriority(PRIO_PROCESS, 0, -10), 0);
+		ck_assert_int_eq(setpriority(PRIO_PROCESS, 0, -10) | setpriority(PRIO_PROCESS, (id_t)of_control, -10), 0);
 	while (fix_now() < begin + seconds) {
 		live_once(r, session);
 		for (unsigned i = 0; i < n; i++)
@@ -407,13 +459,15 @@ START_TEST(what_others_ask_for_is_not_waited_for)
 	json_decref(status);
 	n_long = raw_print_turns(operator);
 	waited = p99();
+	allowed = long_turns_allowed();
 	fflush(stdout);
 	if (seconds_asked()) {
 		ck_assert_double_lt(waited, 5);
-		if (n_long > RAW_RARE_TURNS)
-			ck_assert_double_lt(turn, 2);
+		ck_assert_double_le(n_long, allowed);
 	}
 	ck_assert_double_lt(turn, slowed() ? 1000 : 50);
+	ck_assert_int_eq(kill(of_control, SIGKILL), 0);
+	ck_assert_int_eq(waitpid(of_control, &ended, 0), of_control);
 	for (unsigned i = 0; i < n; i++) {
 		ck_assert_int_eq(kill(pids[i], SIGKILL), 0);
 		ck_assert_int_eq(waitpid(pids[i], &ended, 0), pids[i]);

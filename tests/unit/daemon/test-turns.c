@@ -2,7 +2,7 @@
 /*
  * Work that grows with the number of tokens, while another client leases and returns pages: that client does not wait
  * for it. A client with many long sequences dies; a large sequence is forked, detached, attached and dropped; other
- * clients ask for lists without end.
+ * clients ask for lists without end, and for the status of many sessions.
  *
  * Tables are written as a client writes them, and pages are never touched: the machine needs memory for tables only.
  * TURNS=full (make check-hostile): 4,096 sequences of 128k tokens, 20 of 131,072 tokens in 32 layers, a fork of 8
@@ -38,8 +38,8 @@ static bool is_full(void)
 static void setup(void)
 {
 	static const char *const options[] = {"--pool-bytes=48G", "--account-bytes=48G", "--segment-bytes=64M",
-	                                      "--account-sequences=5000", "--max-sequences=16384", "--account-clients=80",
-	                                      NULL};
+	                                      "--account-sequences=5000", "--max-sequences=16384", "--account-clients=600",
+	                                      "--max-sessions=16384", NULL};
 
 	fix_start_process(&fix, options);
 	other = raw_operator(fix.socket); /* which sees what the daemon does for all users */
@@ -281,6 +281,44 @@ START_TEST(lists_without_end)
 }
 END_TEST
 
+/* ---- sessions --------------------------------------------------------------------------------- */
+
+#define CLIENT_SESSIONS 16u /* that a client may have */
+
+/* Clients open all sessions that they may, while others ask for status and policies again and again. */
+START_TEST(many_sessions)
+{
+	const unsigned n_clients = is_full() ? 500 : 50;
+	const struct skv_wire_model model = raw_model("many");
+	struct raw *clients[500], *asking[8];
+	unsigned answers = 0;
+
+	others_open(1);
+	for (unsigned i = 0; i < n_clients; i++) {
+		clients[i] = raw_hello(fix.socket);
+		for (unsigned session = 0; session < CLIENT_SESSIONS; session++)
+			raw_open_model(clients[i], &model, "full", NULL);
+	}
+	for (unsigned i = 0; i < 8; i++)
+		asking[i] = i % 2 ? raw_hello(fix.socket) : raw_operator(fix.socket);
+	live_begin();
+	while (answers < 200) {
+		live_once();
+		for (unsigned i = 0; i < 8; i++) {
+			json_t *answer = raw_query(asking[i], i % 4 < 2 ? SKV_QUERY_STATUS : SKV_QUERY_POLICIES);
+
+			answers += answer != NULL;
+			json_decref(answer);
+		}
+	}
+	live_end("status and policies of many sessions");
+	for (unsigned i = 0; i < 8; i++)
+		raw_close(asking[i]);
+	for (unsigned i = 0; i < n_clients; i++)
+		raw_close(clients[i]);
+}
+END_TEST
+
 /* ---- parking ---------------------------------------------------------------------------------- */
 
 #define DUE_TOKENS 1024u
@@ -411,7 +449,7 @@ int main(void)
 	Suite *s = begin_suite("test-turns");
 
 	add_case(s, "turns", is_full() ? 600 : 120, setup, teardown, death_of_many_sequences, first_pages_back, a_large_sequence,
-	         lists_without_end, NULL);
+	         lists_without_end, many_sessions, NULL);
 	add_case(s, "parking", is_full() ? 300 : 120, setup_parked, teardown_parked, many_are_due, NULL);
 	add_case(s, "orphans", 60, setup_small, teardown, orphans_make_room, NULL);
 	return run_suite(s);
