@@ -94,12 +94,3 @@ void skv_queue_move(struct skv_queue *q, struct skv_queue *from)
 	while ((e = skv_queue_take(from)))
 		skv_queue_put(q, e, e->user);
 }
-
-bool skv_queue_has(const struct skv_queue *q, uint32_t user)
-{
-	const struct skv_queued *e = q->first;
-
-	while (e && e->user != user)
-		e = e->next_user;
-	return e != NULL;
-}

@@ -48,9 +48,6 @@ void skv_queue_remove(struct skv_queued *);
  */
 void skv_queue_move(struct skv_queue *, struct skv_queue *from);
 
-/* Returns whether the queue has an entry of this user. */
-bool skv_queue_has(const struct skv_queue *, uint32_t user);
-
 /* Returns the struct in which the queue entry is embedded as `member`. */
 #define SKV_QUEUED_OWNER(entry, type, member) ((type *)(void *)((char *)(entry)-offsetof(type, member)))
 

@@ -144,6 +144,18 @@ static int add_pages(struct skv_job_memory *mem, const struct skv_wire_run *runs
 	return 0;
 }
 
+/* Returns whether an earlier job of the user waits for memory of the same device, which must get it first. */
+static bool is_behind_another(const struct skv_job *j)
+{
+	SKV_QUEUE_EACH(e, &j->jobs->in[SKV_JOB_MEMORY]) {
+		const struct skv_job *other = SKV_QUEUED_OWNER(e, struct skv_job, queued);
+
+		if (other->m.uid == j->m.uid && other->m.model.device == j->m.model.device)
+			return true;
+	}
+	return false;
+}
+
 int skv_job_memory_take(struct skv_job *j, struct skv_job_memory *mem, int user, char why[SKV_TEXT_MAX])
 {
 	struct skv_core *core = j->jobs->config.core;
@@ -152,8 +164,7 @@ int skv_job_memory_take(struct skv_job *j, struct skv_job_memory *mem, int user,
 	uint32_t n = 0;
 	int r = 0;
 
-	/* if an earlier job of the user waits for memory, this job waits behind it */
-	if (mem->taken < j->m.n_pages && skv_queue_has(&j->jobs->in[SKV_JOB_MEMORY], j->m.uid)) {
+	if (mem->taken < j->m.n_pages && is_behind_another(j)) {
 		skv_job_enter(j, SKV_JOB_MEMORY);
 		return 0;
 	}
