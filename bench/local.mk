@@ -7,7 +7,8 @@ bench_sparsekv_bench_SOURCES = \
 	bench/stack-fixture.c bench/stack-fixture.h bench/ipc.c \
 	bench/step.c bench/step.h bench/step-report.c bench/synthetic-codec.c bench/synthetic-codec.h bench/step-delta.c bench/step-deltakv.c \
 	bench/step-kascade.c \
-	bench/geometry.c bench/geometry.h bench/memory.c bench/park.c bench/policies.c bench/ranks.c bench/prefill.c bench/prompt.c bench/prompt.h bench/plot.c \
+	bench/zero-weights.c bench/zero-weights.h \
+	bench/memory.c bench/park.c bench/policies.c bench/ranks.c bench/prefill.c bench/prompt.c bench/prompt.h bench/plot.c \
 	bench/prefixes.c bench/prefixes-player.c bench/prefixes-player.h \
 	bench/scale.c bench/scale-cache.c bench/scale-cache.h bench/scale-trace.c bench/scale-trace.h bench/scale-trace-file.c \
 	bench/traffic.c libclient/compress/compressed-lengths.c

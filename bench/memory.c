@@ -11,7 +11,7 @@
  * results.
  */
 #include "bench/bench.h"
-#include "bench/geometry.h"
+#include "bench/zero-weights.h"
 #include "bench/stack-fixture.h"
 #include "daemon/ctl/conn.h"
 #include <math.h>

@@ -10,7 +10,7 @@
  * stored form, so a policy that compresses moves fewer bytes.
  */
 #include "bench/bench.h"
-#include "bench/geometry.h"
+#include "bench/zero-weights.h"
 #include "bench/scale-cache.h"
 #include "bench/scale-trace.h"
 #include "bench/stack-fixture.h"

@@ -28,7 +28,7 @@ attention sink    | attention sink    | policies/streaming.c
 low-rank          | low[- ]rank       | policies/palu.c
 speculative       | speculative       | libclient/include/sparsekv/client.h
 workspace         | workspace         | kernels/batch.h
-compression ratio | compression ratio | bench/geometry.c
+compression ratio | compression ratio | bench/zero-weights.c
 prefill           | prefill           | kernels/host/prefill/prefill.c
 scheduler         | scheduler         | engine/evaluate.c
 lease             | lease             | daemon/requests/lease.c

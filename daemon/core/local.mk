@@ -16,8 +16,8 @@ daemon_core_libskvcore_la_SOURCES = daemon/core/core.h \
 	daemon/core/memory/segment-sets.h daemon/core/memory/segments.c daemon/core/memory/segments.h \
 	daemon/core/sequences/idle.c daemon/core/sequences/idle.h daemon/core/sequences/names.c \
 	daemon/core/sequences/names.h daemon/core/sequences/park-queue.c daemon/core/sequences/park-queue.h \
-	daemon/core/sequences/prefixes.c daemon/core/sequences/prefixes.h daemon/core/sequences/seqfile.c \
-	daemon/core/sequences/seqfile.h daemon/core/sequences/sequences.c daemon/core/sequences/sequences.h \
+	daemon/core/sequences/prefixes.c daemon/core/sequences/prefixes.h daemon/core/sequences/sequence-file.c \
+	daemon/core/sequences/sequence-file.h daemon/core/sequences/sequences.c daemon/core/sequences/sequences.h \
 	daemon/core/sequences/validate.c daemon/core/sequences/validate.h \
 	daemon/core/operations/age.c daemon/core/operations/age.h daemon/core/operations/clients.c daemon/core/operations/clients.h \
 	daemon/core/operations/detach.c daemon/core/operations/detach.h daemon/core/operations/fork.c daemon/core/operations/fork.h \

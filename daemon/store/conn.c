@@ -24,14 +24,14 @@ struct skv_store_conn *skv_store_conn_new(const struct skv_store_config *config,
 		c->config = config;
 		c->tls = tls;
 		c->address = *a;
-		c->transport = (struct skv_store_transport)SKV_STORE_TRANSPORT_NULL;
+		c->socket = (struct skv_store_socket)SKV_STORE_SOCKET_NULL;
 	}
 	return c;
 }
 
 static void close_it(struct skv_store_conn *c)
 {
-	skv_store_transport_close(&c->transport);
+	skv_store_socket_close(&c->socket);
 	skv_store_replies_free(&c->replies);
 	redisFreeCommand(c->large);
 	c->large = NULL;
@@ -51,7 +51,7 @@ struct skv_store_conn *skv_store_conn_free(struct skv_store_conn *c)
 
 bool skv_store_conn_is_open(const struct skv_store_conn *c)
 {
-	return c->transport.fd >= 0;
+	return c->socket.fd >= 0;
 }
 
 void skv_store_conn_down(struct skv_store_conn *c)
@@ -110,8 +110,8 @@ int skv_store_conn_send(struct skv_store_conn *c)
 
 	if (all == 0)
 		return 0;
-	n = in_batch ? skv_store_transport_write(&c->transport, c->batch + c->n_sent, c->n_batch - c->n_sent, c->why)
-	             : skv_store_transport_write(&c->transport, c->large + (c->n_sent - c->n_batch), all - c->n_sent,
+	n = in_batch ? skv_store_socket_write(&c->socket, c->batch + c->n_sent, c->n_batch - c->n_sent, c->why)
+	             : skv_store_socket_write(&c->socket, c->large + (c->n_sent - c->n_batch), all - c->n_sent,
 	                                         c->why);
 	if (n < 0)
 		return n == -EAGAIN ? 0 : (int)n;
@@ -126,7 +126,7 @@ int skv_store_conn_send(struct skv_store_conn *c)
 
 int skv_store_conn_receive(struct skv_store_conn *c, char *piece)
 {
-	ssize_t n = skv_store_transport_read(&c->transport, piece, SKV_STORE_PIECE, c->why);
+	ssize_t n = skv_store_socket_read(&c->socket, piece, SKV_STORE_PIECE, c->why);
 	int r;
 
 	if (n < 0)
@@ -141,7 +141,7 @@ int skv_store_conn_receive(struct skv_store_conn *c, char *piece)
 
 short skv_store_conn_events(const struct skv_store_conn *c)
 {
-	return (short)(c->transport.read_events | (c->n_batch + c->n_large > 0 ? c->transport.write_events : 0));
+	return (short)(c->socket.read_events | (c->n_batch + c->n_large > 0 ? c->socket.write_events : 0));
 }
 
 /* ---- single commands ------------------------------------------------------------------------------- */
@@ -171,7 +171,7 @@ static int wait_for_reply(struct skv_store_conn *c, const struct question *q, ui
 	 * the reply is complete when its first part has arrived and the parser is between replies (has_part is false)
 	 */
 	while (r >= 0 && (q->n_replies == 0 || c->replies.has_part)) {
-		struct pollfd p = {.fd = c->transport.fd};
+		struct pollfd p = {.fd = c->socket.fd};
 
 		sent = skv_store_conn_send(c);
 		r = sent < 0 ? sent : skv_store_conn_receive(c, piece);
@@ -237,7 +237,7 @@ static bool is_usable(struct skv_store_conn *c)
 {
 	char byte;
 
-	return skv_store_conn_is_open(c) && skv_store_transport_read(&c->transport, &byte, 1, c->why) == -EAGAIN;
+	return skv_store_conn_is_open(c) && skv_store_socket_read(&c->socket, &byte, 1, c->why) == -EAGAIN;
 }
 
 int skv_store_conn_open(struct skv_store_conn *c, uint64_t deadline_ns)
@@ -251,7 +251,7 @@ int skv_store_conn_open(struct skv_store_conn *c, uint64_t deadline_ns)
 	if (c->backoff_ms && now < c->retry_ns)
 		return -EHOSTDOWN;
 	deadline_ns = own < deadline_ns ? own : deadline_ns;
-	r = skv_store_transport_open(&c->transport, &c->address, &c->resolver, c->tls, c->config->tls_name, deadline_ns,
+	r = skv_store_socket_open(&c->socket, &c->address, &c->resolver, c->tls, c->config->tls_name, deadline_ns,
 	                             c->why);
 	if (r == 0 && skv_store_replies_init(&c->replies) < 0)
 		r = skv_store_refuse(c->why, -ENOMEM, "no memory for a connection");

@@ -12,7 +12,7 @@
 #define SKV_STORE_CONN_H
 
 #include "daemon/store/resp-replies.h"
-#include "daemon/store/transport.h"
+#include "daemon/store/socket.h"
 
 #define SKV_STORE_BATCH (64u << 10)
 #define SKV_STORE_PIECE (128u << 10) /* bytes read at once */
@@ -22,7 +22,7 @@ struct skv_store_conn {
 	struct skv_store_tls *tls; /* NULL: without TLS */
 	struct skv_store_address address;
 	struct skv_store_resolver resolver;
-	struct skv_store_transport transport;
+	struct skv_store_socket socket;
 	struct skv_store_replies replies;
 	char batch[SKV_STORE_BATCH];
 	size_t n_batch;

@@ -12,7 +12,7 @@ SKV_STORE_SOURCES = \
 	daemon/store/record.c daemon/store/record.h daemon/store/resolve.c daemon/store/resolve.h \
 	daemon/store/resp-replies.c daemon/store/resp-replies.h daemon/store/sealed-value.c daemon/store/sealed-value.h \
 	daemon/store/tls.c daemon/store/tls.h daemon/store/transfer-ring.c daemon/store/transfer-ring.h \
-	daemon/store/transport.c daemon/store/transport.h daemon/store/values.c daemon/store/values.h \
+	daemon/store/socket.c daemon/store/socket.h daemon/store/values.c daemon/store/values.h \
 	daemon/store/values-priv.h
 daemon_store_libskvstore_la_SOURCES = $(SKV_STORE_SOURCES)
 daemon_store_libskvstore_la_CFLAGS = $(AM_CFLAGS) $(HIREDIS_CFLAGS) $(OPENSSL_CFLAGS)

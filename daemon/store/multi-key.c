@@ -374,7 +374,7 @@ static int wait_for_servers(struct run *run)
 	}
 	for (uint32_t i = 0; i < c->n_nodes; i++)
 		if (has_work(c->nodes[i]))
-			run->polls[n++] = (struct pollfd){.fd = c->nodes[i]->conn->transport.fd,
+			run->polls[n++] = (struct pollfd){.fd = c->nodes[i]->conn->socket.fd,
 			                                  .events = skv_store_conn_events(c->nodes[i]->conn)};
 	(void)skv_store_wait(run->polls, n, run->deadline_ns);
 	return 0;

@@ -5,7 +5,7 @@
 #include "daemon/core/sequences/idle.h"
 #include "daemon/core/sequences/names.h"
 #include "daemon/core/sequences/park-queue.h"
-#include "daemon/core/sequences/seqfile.h"
+#include "daemon/core/sequences/sequence-file.h"
 #include "daemon/core/sequences/sequences.h"
 #include "daemon/core/state/fdstore.h"
 #include "daemon/core/operations/sessions.h"

@@ -28,7 +28,7 @@
 #include "daemon/core/restart/balance.h"
 #include "daemon/core/restart/life.h"
 #include "daemon/core/restart/verify.h"
-#include "daemon/core/sequences/seqfile.h"
+#include "daemon/core/sequences/sequence-file.h"
 #include "daemon/core/sequences/sequences.h"
 #include "daemon/core/state/fdstore.h"
 #include "daemon/core/operations/sessions.h"

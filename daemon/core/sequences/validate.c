@@ -11,7 +11,7 @@
 #include "daemon/core/memory/charge.h"
 #include "daemon/core/memory/pages.h"
 #include "daemon/core/memory/refs.h"
-#include "daemon/core/sequences/seqfile.h"
+#include "daemon/core/sequences/sequence-file.h"
 #include "daemon/core/sequences/validate.h"
 #include "daemon/core/state/refuse.h"
 

@@ -19,7 +19,7 @@
 #include "daemon/core/state/state.h"
 #include "daemon/mem/mem.h"
 
-/* Companion of a sequence: the daemon's access to its memory, of which only the header is mapped (seqfile.h). */
+/* Companion of a sequence: the daemon's access to its memory, of which only the header is mapped (sequence-file.h). */
 struct skv_seq_local {
 	int fd;
 	struct skv_seqmem *mem;

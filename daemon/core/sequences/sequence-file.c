@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/core/sequences/seqfile.h"
+#include "daemon/core/sequences/sequence-file.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "bench/geometry.h"
+#include "bench/zero-weights.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

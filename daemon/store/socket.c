@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/store/transport.h"
+#include "daemon/store/socket.h"
 
 #include <errno.h>
 #include <netinet/in.h>
@@ -92,7 +92,7 @@ static int connect_tcp(const struct skv_store_address *a, struct skv_store_resol
 	return fd;
 }
 
-static int start_tls(struct skv_store_transport *t, struct skv_store_tls *tls, const char *name, uint64_t deadline_ns,
+static int start_tls(struct skv_store_socket *t, struct skv_store_tls *tls, const char *name, uint64_t deadline_ns,
                      char *why)
 {
 	short events = 0;
@@ -109,11 +109,11 @@ static int start_tls(struct skv_store_transport *t, struct skv_store_tls *tls, c
 	return r;
 }
 
-int skv_store_transport_open(struct skv_store_transport *ret, const struct skv_store_address *a,
+int skv_store_socket_open(struct skv_store_socket *ret, const struct skv_store_address *a,
                              struct skv_store_resolver *resolver, struct skv_store_tls *tls, const char *tls_name,
                              uint64_t deadline_ns, char why[SKV_STORE_TEXT])
 {
-	struct skv_store_transport t = {.read_events = POLLIN, .write_events = POLLOUT};
+	struct skv_store_socket t = {.read_events = POLLIN, .write_events = POLLOUT};
 	int r = 0;
 
 	t.fd = a->port ? connect_tcp(a, resolver, deadline_ns, why) : connect_unix(a->host, why);
@@ -122,13 +122,13 @@ int skv_store_transport_open(struct skv_store_transport *ret, const struct skv_s
 	if (tls)
 		r = start_tls(&t, tls, tls_name[0] ? tls_name : a->host, deadline_ns, why);
 	if (r < 0)
-		skv_store_transport_close(&t);
+		skv_store_socket_close(&t);
 	else
 		*ret = t;
 	return r;
 }
 
-void skv_store_transport_close(struct skv_store_transport *t)
+void skv_store_socket_close(struct skv_store_socket *t)
 {
 	t->session = skv_store_session_free(t->session);
 	skv_close_fd(t->fd);
@@ -149,14 +149,14 @@ static ssize_t checked(ssize_t n, char *why)
 	return skv_store_refuse(why, -errno, "%s", strerror(errno));
 }
 
-ssize_t skv_store_transport_read(struct skv_store_transport *t, void *to, size_t n, char why[SKV_STORE_TEXT])
+ssize_t skv_store_socket_read(struct skv_store_socket *t, void *to, size_t n, char why[SKV_STORE_TEXT])
 {
 	t->read_events = POLLIN;
 	return t->session ? skv_store_session_read(t->session, to, n, &t->read_events, why)
 	                  : checked(recv(t->fd, to, n, 0), why);
 }
 
-ssize_t skv_store_transport_write(struct skv_store_transport *t, const void *from, size_t n, char why[SKV_STORE_TEXT])
+ssize_t skv_store_socket_write(struct skv_store_socket *t, const void *from, size_t n, char why[SKV_STORE_TEXT])
 {
 	t->write_events = POLLOUT;
 	return t->session ? skv_store_session_write(t->session, from, n, &t->write_events, why)

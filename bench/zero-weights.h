@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * bench/geometry.h - helps to measure models that have only a shape and no weights: makes compressors for them, and
- * computes numbers of pages from lengths.
+ * bench/zero-weights.h - helps to measure models that have only a shape and no weights: makes compressors for them
+ * whose weights are zero, and computes numbers of pages from lengths.
  */
-#ifndef SKV_BENCH_GEOMETRY_H
-#define SKV_BENCH_GEOMETRY_H
+#ifndef SKV_BENCH_ZERO_WEIGHTS_H
+#define SKV_BENCH_ZERO_WEIGHTS_H
 
 #include <sparsekv/client.h>
 #include "common/seqmem.h"

@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/core/sequences/seqfile.h - the daemon's access to the memfd of a sequence: made, read, written, copied.
+ * daemon/core/sequences/sequence-file.h - the daemon's access to the memfd of a sequence: made, read, written, copied.
  *
  * The daemon maps only the header of a sequence's memory. The daemon reads and writes tables and journal with system
  * calls, a window at a time: reading holes of the memfd through a mapping would allocate memory for them and charge
  * that memory to the daemon.
  */
-#ifndef SKV_CORE_SEQFILE_H
-#define SKV_CORE_SEQFILE_H
+#ifndef SKV_CORE_SEQUENCE_FILE_H
+#define SKV_CORE_SEQUENCE_FILE_H
 
 #include "daemon/core/state/core-priv.h"
 #include "daemon/core/state/units.h"

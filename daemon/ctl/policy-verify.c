@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/ctl/verify.c - the command policy verify: as a client of the daemon, decodes random sequences under a loaded
+ * daemon/ctl/policy-verify.c - the command policy verify: as a client of the daemon, decodes random sequences under a loaded
  * policy, and compares what the policy attends to with the oracle (tests/oracle/).
  */
 #include <string.h>
