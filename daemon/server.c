@@ -204,7 +204,7 @@ static int take_passed(struct skv_server *s)
 	int r = s->options.service ? skv_sd_take_fds(&s->restart.passed, err, sizeof(err)) : 0;
 
 	if (r < 0)
-		skv_log(LOG_ERR, "%s", err);
+		skv_log(LOG_ERR, "what the service manager passed: %s", err);
 	return r;
 }
 
@@ -308,7 +308,7 @@ int skv_server_new(const struct skv_server_options *options, struct skv_server *
 	r = skv_config_load(&options->config, &s->config, err);
 	skv_log_open(r < 0 ? LOG_INFO : s->config.log_level);
 	if (r < 0)
-		skv_log(LOG_ERR, "%s", err);
+		skv_log(LOG_ERR, "settings: %s", err);
 	if (r == 0 && (!s->counts || !s->worker))
 		r = -ENOMEM;
 	if (r == 0)

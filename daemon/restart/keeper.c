@@ -521,7 +521,7 @@ static int keeper_open(struct keeper *k)
 
 	skv_log_open(r < 0 ? LOG_INFO : config.log_level);
 	if (r < 0) {
-		skv_log(LOG_ERR, "%s", err);
+		skv_log(LOG_ERR, "settings: %s", err);
 		return r;
 	}
 	(void)skv_fd_raise_limit();

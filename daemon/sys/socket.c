@@ -153,7 +153,7 @@ static int listen_on(const char *path, mode_t mode, const char *group, struct sk
 		(void)skv_config_group(group, &gid);
 	r = skv_socket_listen(path, mode, gid, ret, err, sizeof(err));
 	if (r < 0)
-		skv_log(LOG_ERR, "%s", err);
+		skv_log(LOG_ERR, "a socket: %s", err);
 	return r;
 }
 
