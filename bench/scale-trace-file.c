@@ -25,7 +25,7 @@ void scale_write_request(FILE *f, const struct scale_request *r)
 	fputc('\n', f);
 }
 
-/* Reads the next line, without its line end. Returns 1, or 0 at the end of the file. */
+/* Reads the next line, without its newline. Returns 1, or 0 at the end of the file. */
 static int read_line(struct scale_reader *s)
 {
 	ssize_t n = getline(&s->text, &s->text_size, s->file);

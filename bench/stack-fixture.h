@@ -11,7 +11,7 @@
 #define SKV_BENCH_STACK_FIXTURE_H
 
 #include <sparsekv/client.h>
-#include "engine/private.h"
+#include "engine/private-daemon.h"
 #include "kernels/device.h"
 
 struct stack_fixture {

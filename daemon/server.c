@@ -540,13 +540,13 @@ static int close_core(struct skv_server *s)
 		skv_core_drop_all(s->core);
 	off = skv_core_balance(s->core, !keeps);
 	if (off) {
-		skv_log(LOG_CRIT, "the state is inconsistent, which is a defect of the daemon: %s", off);
+		skv_log(LOG_CRIT, "the state is inconsistent, which is a bug in the daemon: %s", off);
 		return -EUCLEAN;
 	}
 	if (keeps)
 		skv_past_leave(s);
 	else
-		skv_log(LOG_NOTICE, "the state is consistent and empty; the daemon ends");
+		skv_log(LOG_NOTICE, "all state was released, and it is consistent; the daemon exits");
 	return r;
 }
 

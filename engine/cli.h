@@ -9,7 +9,7 @@
 #include <stdbool.h>
 #include "engine/model.h"
 #include "engine/options.h"
-#include "engine/private.h"
+#include "engine/private-daemon.h"
 #include "engine/ranks.h"
 
 struct eng_cli {

@@ -42,7 +42,7 @@ struct eng_eval {
 	const struct eng_cases *cases;
 	enum eng_mode mode;
 	uint32_t batch;
-	uint32_t chunk; /* most rows of a prompt in a step */
+	uint32_t chunk; /* maximum number of rows of a prompt in a step */
 	/*
 	 * in forced mode: compares the distribution of each row with the first policy's, which takes memory of `vocab`
 	 * floats a row

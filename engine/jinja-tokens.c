@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * engine/jinja-tokens.c - splits the text of a template into tokens. White space around tags is removed as Jinja's
- * options trim_blocks and lstrip_blocks demand: the line end after a block tag, and the spaces between the beginning of
+ * options trim_blocks and lstrip_blocks demand: the newline after a block tag, and the spaces between the beginning of
  * a line and a block tag.
  */
 #include "engine/jinja-priv.h"
@@ -14,7 +14,7 @@ struct source {
 	struct eng_jinja *t;
 	const char *at, *end;
 	uint32_t line, room;
-	/* the text begins at the start of a line, because the last tag removed the line end after it */
+	/* the text begins at the start of a line, because the last tag removed the newline after it */
 	bool line_begins;
 	struct eng_error *err;
 };
@@ -111,7 +111,7 @@ static int data(struct source *s, const char *tag)
 
 /*
  * Returns whether a tag ends at the current position. If a tag ends, skips its end and the white space that it removes:
- * all white space if the end has a "-", otherwise one line end after a block or a comment.
+ * all white space if the end has a "-", otherwise one newline after a block or a comment.
  */
 static bool tag_ends(struct source *s, const char *close)
 {
@@ -274,7 +274,7 @@ static int tokens(struct source *s)
 {
 	int r = 0;
 
-	if (s->end > s->at && s->end[-1] == '\n') /* jinja2, too, removes the last line end by default */
+	if (s->end > s->at && s->end[-1] == '\n') /* jinja2, too, removes the last newline by default */
 		s->end--;
 	while (!r && s->at < s->end) {
 		r = data(s, next_tag(s));

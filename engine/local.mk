@@ -28,7 +28,7 @@ engine_libskvengine_la_SOURCES = \
 	engine/ops.c engine/ops.h \
 	engine/options.c engine/options.h \
 	engine/backend.c engine/backend.h \
-	engine/private.c engine/private.h \
+	engine/private-daemon.c engine/private-daemon.h \
 	engine/profile.c engine/profile.h \
 	engine/progress.c engine/progress.h \
 	engine/ranks.c engine/ranks.h engine/ranks-nccl.c engine/ranks-nccl.h \

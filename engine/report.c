@@ -245,7 +245,7 @@ void eng_report_answers(FILE *to, const struct eng_eval *eval, const struct eng_
 /* ---- machine-readable output ----------------------------------------------------------------- */
 
 /*
- * Prints a CSV field. A text with commas, quotes or line ends, as in policy specs, is put in quotes, and quotes inside
+ * Prints a CSV field. A text with commas, quotes or newlines, as in policy specs, is put in quotes, and quotes inside
  * it are doubled.
  */
 static void csv_text(FILE *to, const char *s)

@@ -2,7 +2,7 @@
 /*
  * engine/score.h - scores a model's answers against reference answers.
  *
- * A reference answer is a list of tokens, which may end with eos. A reference answer consists of lines: a line ends
+ * A reference answer is a list of tokens, which may end with eos. A reference answer consists of lines: a newlines
  * with a token that contains '\n', or with eos. An eos that follows a '\n' is a line of its own.
  */
 #ifndef ENG_SCORE_H

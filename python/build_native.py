@@ -15,7 +15,7 @@ from cffi import FFI
 
 HERE = Path(__file__).resolve().parent
 HEADERS = ("types.h", "client.h")
-ENGINE = ("error", "choose-layers", "search", "profile", "chart", "progress", "recall-task", "private")
+ENGINE = ("error", "choose-layers", "search", "profile", "chart", "progress", "recall-task", "private-daemon")
 # what the engine calls back, and what frees its texts
 MORE = """
 extern "Python" int sparsekv_losses(void *, const char *const *, uint32_t, const char *, double *, struct eng_error *);

@@ -7,6 +7,6 @@ daemon_ctl_libskvctl_la_LIBADD = common/libskvcommon.la $(JANSSON_LIBS)
 
 bin_PROGRAMS += daemon/ctl/sparsekvctl
 daemon_ctl_sparsekvctl_SOURCES = daemon/ctl/main.c daemon/ctl/ctl.h daemon/ctl/answer.c daemon/ctl/show.c \
-	daemon/ctl/act.c daemon/ctl/top.c daemon/ctl/metrics.c daemon/ctl/park.c daemon/ctl/table.c daemon/ctl/table.h daemon/ctl/policy-verify.c
+	daemon/ctl/act.c daemon/ctl/top.c daemon/ctl/metrics.c daemon/ctl/park.c daemon/ctl/text-table.c daemon/ctl/text-table.h daemon/ctl/policy-verify.c
 daemon_ctl_sparsekvctl_CFLAGS = $(AM_CFLAGS) $(JANSSON_CFLAGS)
 daemon_ctl_sparsekvctl_LDADD = daemon/ctl/libskvctl.la tests/oracle/libskvoracle.la tests/ref/libskvref.la libclient/libsparsekv-client.la -lm

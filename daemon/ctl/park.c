@@ -8,7 +8,7 @@
 #include <unistd.h>
 #include "common/fd.h"
 #include "daemon/ctl/ctl.h"
-#include "daemon/ctl/table.h"
+#include "daemon/ctl/text-table.h"
 
 /* Prints the reply (consumed) to the request SEQ_PARK, SEQ_RESUME or SEQ_IMPORT. */
 static int print_moved(const struct skv_ctl_options *o, const char *what, json_t *answer)

@@ -4,7 +4,7 @@
  */
 #include <string.h>
 #include "daemon/ctl/ctl.h"
-#include "daemon/ctl/table.h"
+#include "daemon/ctl/text-table.h"
 
 typedef unsigned long long ull;
 

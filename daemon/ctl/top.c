@@ -10,7 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "daemon/ctl/ctl.h"
-#include "daemon/ctl/table.h"
+#include "daemon/ctl/text-table.h"
 
 typedef unsigned long long ull;
 

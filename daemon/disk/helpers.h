@@ -8,7 +8,7 @@
 #ifndef SKV_DISK_HELPERS_H
 #define SKV_DISK_HELPERS_H
 
-#include "daemon/disk/work.h"
+#include "daemon/disk/run-job.h"
 
 /* A task, embedded in the struct with its data; must stay valid until skv_disk_helpers_wait() for it has returned. */
 struct skv_disk_task {

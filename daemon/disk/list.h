@@ -3,7 +3,7 @@
 #ifndef SKV_DISK_LIST_H
 #define SKV_DISK_LIST_H
 
-#include "daemon/disk/work.h"
+#include "daemon/disk/run-job.h"
 
 #define SKV_DISK_LIST_WINDOW 4096u
 

@@ -5,7 +5,7 @@ daemon_disk_libskvparked_la_SOURCES = daemon/disk/crc32c.c daemon/disk/files.c d
 SKV_DISK_SOURCES = \
 	daemon/disk/helpers.c daemon/disk/helpers.h daemon/disk/import.c daemon/disk/job.h daemon/disk/list.c daemon/disk/list.h daemon/disk/memory.c daemon/disk/memory.h \
 	daemon/disk/pages.c daemon/disk/pages.h daemon/disk/park.c daemon/disk/reader.c daemon/disk/reader.h \
-	daemon/disk/resume.c daemon/disk/send.c daemon/disk/transfer.c daemon/disk/transfer.h daemon/disk/work.c daemon/disk/work.h daemon/disk/worker.c \
+	daemon/disk/resume.c daemon/disk/send.c daemon/disk/transfer.c daemon/disk/transfer.h daemon/disk/run-job.c daemon/disk/run-job.h daemon/disk/worker.c \
 	daemon/disk/writer.c daemon/disk/writer.h
 daemon_disk_libskvdisk_la_SOURCES = $(SKV_DISK_SOURCES)
 if CUDA

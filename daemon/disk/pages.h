@@ -10,7 +10,7 @@
 #ifndef SKV_DISK_PAGES_H
 #define SKV_DISK_PAGES_H
 
-#include "daemon/disk/work.h"
+#include "daemon/disk/run-job.h"
 
 struct skv_disk_pages;
 

@@ -14,7 +14,7 @@
 #include <unistd.h>
 #include "common/clock.h"
 #include "common/fd.h"
-#include "daemon/disk/work.h"
+#include "daemon/disk/run-job.h"
 
 #define AT_A_TIME (1u << 20)
 #define TURN_NS 100000000u

@@ -12,7 +12,7 @@
 #ifndef SKV_TRANSFER_H
 #define SKV_TRANSFER_H
 
-#include "daemon/disk/work.h"
+#include "daemon/disk/run-job.h"
 
 #define SKV_TRANSFER_MAX_HELD 4u
 

@@ -18,7 +18,7 @@
 #include "common/process.h"
 #include "daemon/disk/files.h"
 #include "daemon/disk/lock.h"
-#include "daemon/disk/work.h"
+#include "daemon/disk/run-job.h"
 #include "daemon/store/values.h"
 
 /* ---- jobs in --------------------------------------------------------------------------------- */

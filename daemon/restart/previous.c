@@ -155,8 +155,8 @@ static int resume(struct skv_server *s, const struct skv_core_config *config)
 	r = skv_core_resume(config, &s->hostmem.ops, &past, &s->core, &why);
 	if (r < 0) {
 		s->core = NULL;
-		skv_log(LOG_CRIT, "the state of the previous daemon cannot be taken over, %s: %s",
-		        skv_is_shortage(r) ? strerror(-r) : "all sequences are lost", why);
+		skv_log(LOG_CRIT, "the state of the previous daemon cannot be taken over, %s: %s: %s",
+		        skv_is_shortage(r) ? "but is kept for the next start" : "so all sequences are lost", strerror(-r), why);
 	}
 	if (!skv_is_shortage(r))
 		give_up(found, n, r < 0);

@@ -17,7 +17,7 @@
 #define SKV_STORE_VALUES_H
 
 #include "common/seqmem.h"
-#include "daemon/disk/work.h"
+#include "daemon/disk/run-job.h"
 
 #define SKV_STORE_NAME 32u /* bytes of a block's name */
 #define SKV_STORE_KEY 32u

@@ -12,7 +12,7 @@ from .text import c_text
 
 
 def find_daemon() -> Path:
-    """The daemon that private() starts (engine/private.h says where it is looked for). Raises Error."""
+    """The daemon that private() starts (engine/private-daemon.h says where it is looked for). Raises Error."""
     path, error = ffi.new("char[]", 4096), ffi.new("struct eng_error *")
     check_engine(lib.eng_private_find(path, error), error)
     return Path(ffi.string(path).decode())

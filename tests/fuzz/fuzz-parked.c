@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 #include "common/fd.h"
-#include "daemon/disk/work.h"
+#include "daemon/disk/run-job.h"
 #include "tests/fuzz/fuzz.h"
 
 const char fuzz_name[] = "parked";

@@ -3,7 +3,7 @@
 #ifndef SKV_TEST_ENGINE_DAEMON_H
 #define SKV_TEST_ENGINE_DAEMON_H
 
-#include "engine/private.h"
+#include "engine/private-daemon.h"
 #include "tests/support/engine-fixture.h"
 #include "tests/support/run-program.h"
 #include "tests/support/suite.h"

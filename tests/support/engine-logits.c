@@ -13,7 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "engine/forward.h"
-#include "engine/private.h"
+#include "engine/private-daemon.h"
 
 struct line {
 	uint32_t decoded, greedy, n;

@@ -207,7 +207,7 @@ struct tile_batch {
 
 /* ---- requests and work items ----------------------------------------------------------------- */
 
-/* Returns the index of the list that a request reads. */
+/* Returns the number of the list of tokens that a request attends to. */
 DEVICE uint32_t list_number(const struct decode_params *c, uint32_t request)
 {
 	if (!c->list.mapped)

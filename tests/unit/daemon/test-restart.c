@@ -163,7 +163,7 @@ START_TEST(no_state)
 	(void)manager_end(SIGKILL);
 	manager_replace("state", _i == 0 ? skv_memfd_new("state", 65536) : _i == 1 ? skv_memfd_new("state", 16) : -1);
 	manager_start(options);
-	expect_log("cannot be taken over, all sequences are lost");
+	expect_log("cannot be taken over, so all sequences are lost");
 	ck_assert_int_eq(raw_count_sequences(manager_socket), 0);
 	manager_expect_kept(0);
 	raw_leave_sequence(manager_socket, "second");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "daemon/ctl/table.h"
+#include "daemon/ctl/text-table.h"
 
 #include <stdarg.h>
 #include <stdlib.h>

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * daemon/disk/work.h - the jobs of a disk worker (see job.h), as functions that run in the calling process.
+ * daemon/disk/run-job.h - the jobs of a disk worker (see job.h), as functions that run in the calling process.
  *
  * Each function returns 0, or a negative errno with a text in `why`. When it returns, a file that it wrote has its
  * final name or is removed again, and staging buffers are freed. The caller owns the descriptors.
  */
-#ifndef SKV_DISK_WORK_H
-#define SKV_DISK_WORK_H
+#ifndef SKV_DISK_RUN_JOB_H
+#define SKV_DISK_RUN_JOB_H
 
 #include "common/refuse.h"
 #include "daemon/disk/job.h"

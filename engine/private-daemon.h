@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * engine/private.h - starts a private daemon for one program. The daemon needs neither root nor a system service, and
- * ends when the program ends, even if the program is killed.
+ * engine/private-daemon.h - starts a private daemon for one program. The daemon needs neither root nor a system
+ * service, and ends when the program ends, even if the program is killed.
  *
  * The daemon's socket and log are in a new directory of mode 0700. The program starts `sparsekvd --private`, the
  * guardian process (daemon/restart/guardian.h). The guardian starts the daemon, ends it when the program has ended, and
  * removes the directory.
  */
-#ifndef ENG_PRIVATE_H
-#define ENG_PRIVATE_H
+#ifndef ENG_PRIVATE_DAEMON_H
+#define ENG_PRIVATE_DAEMON_H
 
 #include <sparsekv/client.h>
 #include "engine/error.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* daemon/ctl/table.h - prints tables with aligned columns, and numbers in readable form. */
-#ifndef SKV_CTL_TABLE_H
-#define SKV_CTL_TABLE_H
+/* daemon/ctl/text-table.h - prints tables with aligned columns, and numbers in readable form. */
+#ifndef SKV_CTL_TEXT_TABLE_H
+#define SKV_CTL_TEXT_TABLE_H
 
 #include <stdint.h>
 #include <stdio.h>

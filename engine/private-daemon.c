@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-#include "engine/private.h"
+#include "engine/private-daemon.h"
 
 #include <dlfcn.h>
 #include <errno.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 #include "common/clock.h"
 #include "daemon/disk/files.h"
-#include "daemon/disk/work.h"
+#include "daemon/disk/run-job.h"
 
 #include <errno.h>
 #include <stdlib.h>
