@@ -15,6 +15,7 @@
 #include "common/fd.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/folder.h"
+#include "tests/support/hung-files.h"
 #include "tests/support/raw-engine.h"
 #include "tests/support/suite.h"
 
@@ -262,6 +263,41 @@ START_TEST(an_import_of_what_is_being_parked)
 }
 END_TEST
 
+/* Two imports of a user: the second one is refused, and the last close of its file takes for ever. The daemon goes on. */
+START_TEST(closing_a_refused_file_holds_up_nobody)
+{
+	const struct skv_msg_user m = {.uid = OTHER + 1};
+	const struct skv_msg_query status = {.what = SKV_QUERY_STATUS};
+	struct raw *waits = raw_operator(fix.socket);
+	struct hung_fs fs;
+	int ends[2], hung, refused, answered;
+	char why[SKV_TEXT_MAX] = "";
+
+	if (!hung_fs_start(&fs)) {
+		printf("no FUSE, or not root: no files of a hung server\n");
+		raw_close(waits);
+		return;
+	}
+	hung = hung_fs_open(&fs);
+	ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+	raw_send(waits, SKV_MSG_SEQ_IMPORT, &m, sizeof(m), ends[0]);
+	fix_sleep_ms(100);
+	raw_send(raw, SKV_MSG_SEQ_IMPORT, &m, sizeof(m), hung);
+	refused = raw_recv_answer(raw, 5000);
+	if (refused == SKV_MSG_ERROR)
+		snprintf(why, sizeof(why), "%s", raw_error_text(raw));
+	raw_send(raw, SKV_MSG_QUERY, &status, sizeof(status), -1);
+	answered = raw_recv_answer(raw, 5000);
+	hung_fs_stop(&fs); /* before a test that fails: this process would hang, too, when it closes the file */
+	close(hung);
+	ck_assert_msg(strstr(why, "another sequence of this user"), "%d %s", refused, why);
+	ck_assert_int_eq(answered, SKV_MSG_QUERY | SKV_REPLY);
+	close(ends[0]);
+	close(ends[1]);
+	raw_close(waits);
+}
+END_TEST
+
 static void setup_quota(void)
 {
 	setup_with("--account-parked-bytes=3M"); /* for one file, but not for two */
@@ -304,7 +340,7 @@ int main(void)
 	TCase *t;
 
 	t = add_case(s, "other ends", 60, setup, teardown, a_slow_reader_gets_all, a_reader_that_does_not_read_is_given_up,
-	             an_import_of_what_is_being_parked, NULL);
+	             an_import_of_what_is_being_parked, closing_a_refused_file_holds_up_nobody, NULL);
 	tcase_add_loop_test(t, a_slow_writer_is_given_up, 0, 2);
 	add_case(s, "quota", 60, setup_quota, teardown, a_file_that_goes_ends_its_export, NULL);
 	return run_suite(s);
