@@ -7,6 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include "tests/support/child.h"
 #include "tests/support/engine-daemon.h"
 #include "tests/support/policies.h"
 #include "tests/support/suite.h"
@@ -204,6 +207,38 @@ START_TEST(private_daemon_goes_with_the_program)
 }
 END_TEST
 
+/*
+ * A fork of the program has copies of its descriptors. The program ends its private daemon even so; the fork, with its
+ * copy of the daemon, does not.
+ */
+START_TEST(private_daemon_ends_beside_a_fork)
+{
+	struct skv_client *client, *another;
+	struct eng_private *p;
+	struct eng_error err;
+	pid_t stops, lives;
+
+	ck_assert_msg(!eng_private_start(0, NULL, &p, &client, &err), "%s", err.text);
+	stops = child_fork();
+	if (stops == 0) {
+		eng_private_stop(p);
+		_exit(0);
+	}
+	child_wait(stops);
+	ok(skv_connect(&another, eng_private_socket(p)));
+	lives = child_fork();
+	if (lives == 0)
+		for (;;)
+			pause();
+	skv_disconnect(another);
+	skv_disconnect(client);
+	eng_private_stop(p);
+	ck_assert_uint_eq(private_folders(), 1);
+	ck_assert_int_eq(kill(lives, SIGKILL), 0);
+	ck_assert_int_eq(waitpid(lives, NULL, 0), lives);
+}
+END_TEST
+
 START_TEST(private_daemon_that_cannot_start)
 {
 	const char *argv[] = {GENERATE, MODEL, "--private", "--policy", "full", "--prompt", "a", NULL};
@@ -236,6 +271,6 @@ int main(void)
 	tcase_add_loop_test(t, refusals_are_clear, 0, sizeof(refusals) / sizeof(*refusals));
 	tcase_add_loop_test(t, modules_are_looked_at, 0, 3);
 	add_case(s, "private daemon", 60, daemon_setup, daemon_teardown, private_daemon_goes_with_the_program,
-	         private_daemon_that_cannot_start, NULL);
+	         private_daemon_ends_beside_a_fork, private_daemon_that_cannot_start, NULL);
 	return run_suite(s);
 }

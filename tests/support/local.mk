@@ -38,7 +38,7 @@ TEST_PLUGIN_LDFLAGS = -module -avoid-version -shared -rpath /nowhere
 TEST_PLUGINS = \
 	tests/support/plugins/bad-abi.la tests/support/plugins/bad-crash.la tests/support/plugins/bad-hang.la \
 	tests/support/plugins/bad-hooks.la tests/support/plugins/bad-params.la tests/support/plugins/bad-symbol.la \
-	tests/support/plugins/escape.la \
+	tests/support/plugins/early-misuse.la tests/support/plugins/escape.la \
 	tests/support/plugins/few.la tests/support/plugins/fourth.la tests/support/plugins/greedy.la \
 	tests/support/plugins/heads.la tests/support/plugins/keys-first.la tests/support/plugins/late-misuse.la \
 	tests/support/plugins/old-backend.la tests/support/plugins/old-engine.la tests/support/plugins/refuse-adopt.la \

@@ -224,6 +224,30 @@ START_TEST(the_session_trusts_a_model_after_some_prompts)
 }
 END_TEST
 
+/*
+ * The last layer shares the first one's K and V, and is given none to check: prompts count all the same, or the session
+ * would check them for ever.
+ */
+START_TEST(a_last_layer_that_shares)
+{
+	static struct skv_model_layer layers[N_LAYERS];
+	const uint32_t n[] = {16};
+
+	layers[0] = SKV_MODEL_LAYER(0);
+	layers[1] = SKV_MODEL_LAYER(.shares_kv = 1);
+	model.layers = layers;
+	strcpy(model.name, "outliers-shared");
+	OK(skv_open(client, &model, "full", &s));
+	for (int i = 0; i <= 8; i++) {
+		make_rows(0, n[0], i < 8 ? 0 : 2000);
+		begin(n, 1, n[0]);
+		OK(devmem_attend(s, 0, &rows, true));
+		OK(skv_attend(s, 1, &SKV_ATTN(.q = rows.placed.q, .out = (void *)rows.placed.q)));
+		OK(skv_step_end(s, NULL, NULL));
+	}
+}
+END_TEST
+
 START_TEST(other_dtypes_bear_them)
 {
 	const uint32_t n[] = {24};
@@ -252,6 +276,6 @@ int main(void)
 	Suite *suite = begin_suite("test-client-fp8");
 
 	add_case(suite, "fp8", 60, setup, teardown, outliers_are_refused, others_are_not, any_prompt_of_a_step,
-	         the_session_trusts_a_model_after_some_prompts, other_dtypes_bear_them, not_finite, NULL);
+	         the_session_trusts_a_model_after_some_prompts, a_last_layer_that_shares, other_dtypes_bear_them, not_finite, NULL);
 	return run_suite(suite);
 }

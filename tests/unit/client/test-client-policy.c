@@ -401,6 +401,30 @@ START_TEST(misuse)
 }
 END_TEST
 
+/* A hook misuses a primitive in a step, and another policy adopts another sequence: the step still fails. */
+START_TEST(misuse_before_an_adoption)
+{
+	uint64_t content = refmodel_content(2, 0);
+	struct skv_seq *other;
+	float *rows;
+
+	load("early-misuse");
+	load("fourth");
+	open_with("early-misuse");
+	new_seq(NULL);
+	OK(skv_seq_new(w.session, NULL, 0, &other));
+	refmodel_feed(&w, &q, 1, 50, true);
+	OK(refmodel_run(&w, other, &content, 1, true, NULL, NULL));
+	rows = devmem_get((size_t)w.model.n_heads * w.model.head_dim * sizeof(float));
+	step_to_its_end(rows);
+	OK(skv_seq_policy(other, "fourth"));
+	FAILS(skv_step_end(w.session, NULL, NULL), ENOTRECOVERABLE, "policy early-misuse misused a primitive");
+	ck_assert_uint_eq(skv_seq_len(q.seq), 50);
+	ck_assert(!strncmp(skv_seq_policy_spec(other), "fourth", 6));
+	devmem_put(rows);
+}
+END_TEST
+
 /* Layers that are their own source: if the budget covers all tokens they are dense, else they attend to that many. */
 START_TEST(keys_first)
 {
@@ -516,7 +540,7 @@ int main(void)
 {
 	Suite *s = begin_suite("test-client-policy");
 	TCase *t = add_case(s, "policy", 60, setup, client_end, refused_swaps, refused_opens, state, torn_state,
-	                    end_while_recording, misuse, keys_first, lists_of_heads, keeping_all, NULL);
+	                    end_while_recording, misuse, misuse_before_an_adoption, keys_first, lists_of_heads, keeping_all, NULL);
 
 	tcase_add_loop_test(t, swaps, 0, 4);
 	tcase_add_loop_test(t, pages_after_holes, 0, 16);

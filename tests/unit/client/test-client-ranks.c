@@ -334,14 +334,24 @@ static void open_pair(const char *spec, const char *name)
 	}
 }
 
-static void run_step(struct rank *r, uint32_t n, uint32_t flags)
+static void begin_step(struct rank *r, uint32_t n, uint32_t flags)
+{
+	OK(skv_step_begin(r->session, &SKV_STEP_ITEM(.seq = r->seq[0], .n_tokens = n, .flags = flags), 1, devmem_stream()));
+}
+
+static void attend_all(struct rank *r, uint32_t n)
 {
 	struct devmem_rows rows = devmem_rows_new(&r->model, n);
 
-	OK(skv_step_begin(r->session, &SKV_STEP_ITEM(.seq = r->seq[0], .n_tokens = n, .flags = flags), 1, devmem_stream()));
 	for (uint32_t layer = 0; layer < LAYERS; layer++)
 		OK(devmem_attend(r->session, layer, &rows, false));
 	devmem_rows_free(&rows);
+}
+
+static void run_step(struct rank *r, uint32_t n, uint32_t flags)
+{
+	begin_step(r, n, flags);
+	attend_all(r, n);
 }
 
 /* Other ranks do not answer: the layer fails with the error of the engine's function, and the step did not happen. */
@@ -445,30 +455,56 @@ START_TEST(unconfirmed)
 }
 END_TEST
 
-/* The operator swaps between two steps of one rank: all ranks swap in the same step. */
+static pthread_barrier_t asked;
+
+/* The operator swaps before a step of one rank; twice: again when that rank has asked, before the other one asks. */
 static void run_swapped(void *ctx, uint32_t at)
 {
 	struct rank *r = &pair.rank[at];
-	(void)ctx;
+	const bool twice = *(const bool *)ctx;
 
 	for (uint32_t i = 0; i < SWAP_STEPS; i++) {
-		if (i == 2 && at == 1)
+		const uint32_t n = i ? 1 : 100;
+
+		if (i == 2 && twice && at == 1)
+			pthread_barrier_wait(&asked);
+		if (i == 2 && at == !twice)
 			ck_assert_int_eq(raw_policy_swap(op, POLICY_PAGES "?layers=1,3&budget=5"), 0);
-		run_step(r, i ? 1 : 100, i ? 0 : SKV_STEP_PROMPT);
+		begin_step(r, n, i ? 0 : SKV_STEP_PROMPT);
+		if (i == 2 && twice && at == 0) {
+			ck_assert_int_eq(raw_policy_swap(op, POLICY_WINDOW "?budget=60&sinks=4"), 0);
+			pthread_barrier_wait(&asked);
+		}
+		attend_all(r, n);
 		snprintf(pair.spec[at][i], sizeof(pair.spec[at][i]), "%.20s", skv_policy_spec(r->session));
 		OK(skv_step_end(r->session, NULL, NULL));
 	}
 }
 
-START_TEST(swapped)
+/* All ranks swap in the same step. */
+static void swap_together(bool twice, const char *last)
 {
+	pthread_barrier_init(&asked, NULL, TOGETHER);
 	open_pair(POLICY_BOUNDS "?budget=5", NULL);
-	rank_group_run(&pair.group, run_swapped, NULL);
+	rank_group_run(&pair.group, run_swapped, &twice);
 	for (uint32_t i = 0; i < SWAP_STEPS; i++)
 		ck_assert_msg(!strcmp(pair.spec[0][i], pair.spec[1][i]), "step %u: %s and %s", i, pair.spec[0][i], pair.spec[1][i]);
 	ck_assert(!strncmp(pair.spec[0][2], POLICY_BOUNDS, strlen(POLICY_BOUNDS)));
-	ck_assert(!strncmp(pair.spec[0][SWAP_STEPS - 1], POLICY_PAGES, strlen(POLICY_PAGES)));
+	ck_assert_msg(!strncmp(pair.spec[0][SWAP_STEPS - 1], last, strlen(last)), "%s", pair.spec[0][SWAP_STEPS - 1]);
 	rank_group_end(&pair.group);
+	pthread_barrier_destroy(&asked);
+}
+
+START_TEST(swapped)
+{
+	swap_together(false, POLICY_PAGES);
+}
+END_TEST
+
+/* Ranks that got different answers to what their policy is swap to the newer one. */
+START_TEST(swapped_twice)
+{
+	swap_together(true, POLICY_WINDOW);
 }
 END_TEST
 
@@ -549,7 +585,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-client-ranks");
-	TCase *t = add_case(s, "ranks", 60, setup, client_end, refused, failed, swapped, NULL);
+	TCase *t = add_case(s, "ranks", 60, setup, client_end, refused, failed, swapped, swapped_twice, NULL);
 
 	tcase_add_loop_test(t, unconfirmed, 0, 3);
 	tcase_add_loop_test(t, prefixes, 0, 4);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "common/fd.h"
+#include "daemon/jobs/memory.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/disk-fixture.h"
 #include "tests/support/folder.h"
@@ -174,10 +175,36 @@ START_TEST(what_is_wrong_with_a_device_is_an_answer)
 }
 END_TEST
 
+/*
+ * A client that held the sequence while its entries were listed may have leased pages in segments that the pool did not
+ * have at the beginning, and entered them.
+ */
+START_TEST(a_page_beyond_the_pool)
+{
+	enum { SEGMENTS = 3, PER_SEGMENT = 16 };
+	const skv_pte within = skv_pte_make(SKV_PTE_PRIVATE, SEGMENTS * PER_SEGMENT - 1);
+	const skv_pte beyond = skv_pte_make(_i ? SKV_PTE_SHARED : SKV_PTE_PRIVATE, SEGMENTS * PER_SEGMENT);
+	struct skv_job job = {.m.n_entries = 2};
+	struct skv_job_memory mem = {.list = skv_memfd_new("list", 4096), .n_segments = SEGMENTS};
+	const skv_pte holes[] = {0, within};
+
+	mem.segments = calloc(SEGMENTS, 1);
+	ck_assert_int_eq(pwrite(mem.list, holes, sizeof(holes), 0), sizeof(holes));
+	ck_assert_int_eq(skv_job_memory_mark(&job, &mem, PER_SEGMENT), 0);
+	ck_assert(!mem.segments[0] && !mem.segments[1] && mem.segments[2]);
+	mem.marked = 0;
+	ck_assert_int_eq(pwrite(mem.list, &beyond, sizeof(beyond), 0), sizeof(beyond));
+	ck_assert_int_eq(skv_job_memory_mark(&job, &mem, PER_SEGMENT), -ESTALE);
+	free(mem.segments);
+	close(mem.list);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("disk-device");
 
+	tcase_add_loop_test(add_case(s, "lists", 60, NULL, NULL, NULL), a_page_beyond_the_pool, 0, 2);
 	add_case(s, "device", 60, begin, end, pages_of_a_device_come_back, what_is_wrong_with_a_device_is_an_answer, NULL);
 	return run_suite(s);
 }

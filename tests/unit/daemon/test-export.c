@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -14,6 +15,7 @@
 #include "common/fd.h"
 #include "tests/support/daemon-fixture.h"
 #include "tests/support/folder.h"
+#include "tests/support/hung-files.h"
 #include "tests/support/raw-engine.h"
 #include "tests/support/suite.h"
 
@@ -222,6 +224,86 @@ START_TEST(a_file_that_goes_ends_its_export)
 }
 END_TEST
 
+/* Sends a signal to the disk worker that was the nth to start, or the last one if n is -1. */
+static void signal_worker(int n, int signal)
+{
+	char path[64];
+	int pid, at = 0, found = 0;
+	FILE *children;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)fix.pid, (int)fix.pid);
+	children = fopen(path, "re");
+	ck_assert_ptr_nonnull(children);
+	while (fscanf(children, "%d", &pid) == 1 && (n < 0 || at++ <= n))
+		found = pid;
+	fclose(children);
+	ck_assert(found > 0 && kill(found, signal) == 0);
+}
+
+/*
+ * An import meets a sequence of its name that is being parked, and both files have the same name: the one that parking
+ * has written must not be removed with the imported one, as it is the only copy.
+ */
+START_TEST(an_import_of_what_is_being_parked)
+{
+	struct raw *user = raw_hello(fix.socket);
+	const struct skv_msg_user m = {.uid = own.uid};
+	int copy = file_copy();
+
+	ck_assert_int_eq(raw_seq_named(user, SKV_MSG_SEQ_RESUME, own.model, own.name), 0);
+	fix_sleep_ms(300); /* the file is removed asynchronously */
+	signal_worker(0, SIGSTOP); /* the one that writes */
+	raw_send_named(user, SKV_MSG_SEQ_PARK, own.model, own.name);
+	fix_sleep_ms(200);
+	signal_worker(-1, SIGSTOP); /* the one that removes */
+	raw_send(raw, SKV_MSG_SEQ_IMPORT, &m, sizeof(m), copy);
+	fix_sleep_ms(300);
+	signal_worker(0, SIGCONT);
+	ck_assert_int_eq(raw_recv_answer(user, 20000), SKV_MSG_SEQ_PARK | SKV_REPLY);
+	signal_worker(-1, SIGCONT);
+	ck_assert_int_eq(raw_recv_answer(raw, 20000), SKV_MSG_ERROR);
+	fix_sleep_ms(300);
+	ck_assert_int_eq(raw_seq_named(user, SKV_MSG_SEQ_RESUME, own.model, own.name), 0);
+	close(copy);
+	raw_close(user);
+}
+END_TEST
+
+/* Two imports of a user: the second one is refused, and the last close of its file takes for ever. The daemon goes on. */
+START_TEST(closing_a_refused_file_holds_up_nobody)
+{
+	const struct skv_msg_user m = {.uid = OTHER + 1};
+	const struct skv_msg_query status = {.what = SKV_QUERY_STATUS};
+	struct raw *waits = raw_operator(fix.socket);
+	struct hung_fs fs;
+	int ends[2], hung, refused, answered;
+	char why[SKV_TEXT_MAX] = "";
+
+	if (!hung_fs_start(&fs)) {
+		printf("no FUSE, or not root: no files of a hung server\n");
+		raw_close(waits);
+		return;
+	}
+	hung = hung_fs_open(&fs);
+	ck_assert_int_eq(pipe2(ends, O_CLOEXEC), 0);
+	raw_send(waits, SKV_MSG_SEQ_IMPORT, &m, sizeof(m), ends[0]);
+	fix_sleep_ms(100);
+	raw_send(raw, SKV_MSG_SEQ_IMPORT, &m, sizeof(m), hung);
+	refused = raw_recv_answer(raw, 5000);
+	if (refused == SKV_MSG_ERROR)
+		snprintf(why, sizeof(why), "%s", raw_error_text(raw));
+	raw_send(raw, SKV_MSG_QUERY, &status, sizeof(status), -1);
+	answered = raw_recv_answer(raw, 5000);
+	hung_fs_stop(&fs); /* before a test that fails: this process would hang, too, when it closes the file */
+	close(hung);
+	ck_assert_msg(strstr(why, "another sequence of this user"), "%d %s", refused, why);
+	ck_assert_int_eq(answered, SKV_MSG_QUERY | SKV_REPLY);
+	close(ends[0]);
+	close(ends[1]);
+	raw_close(waits);
+}
+END_TEST
+
 static void setup_quota(void)
 {
 	setup_with("--account-parked-bytes=3M"); /* for one file, but not for two */
@@ -263,7 +345,8 @@ int main(void)
 	Suite *s = begin_suite("test-export");
 	TCase *t;
 
-	t = add_case(s, "other ends", 60, setup, teardown, a_slow_reader_gets_all, a_reader_that_does_not_read_is_given_up, NULL);
+	t = add_case(s, "other ends", 60, setup, teardown, a_slow_reader_gets_all, a_reader_that_does_not_read_is_given_up,
+	             an_import_of_what_is_being_parked, closing_a_refused_file_holds_up_nobody, NULL);
 	tcase_add_loop_test(t, a_slow_writer_is_given_up, 0, 2);
 	add_case(s, "quota", 60, setup_quota, teardown, a_file_that_goes_ends_its_export, NULL);
 	return run_suite(s);

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Clients whose connection ends before their process: what they have stays reserved until it is certain that they no
- * longer use it.
+ * longer use it. And requests that wait, for such clients or for memory: a client has one task of the core at a time.
  */
 #include <check.h>
 #include <errno.h>
 #include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -13,6 +15,8 @@
 #include "common/fd.h"
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/privilege.h"
+#include "tests/support/raw-engine.h"
 #include "tests/support/suite.h"
 
 static struct fix fix;
@@ -239,6 +243,196 @@ START_TEST(who_waits_may_leave)
 }
 END_TEST
 
+/* ---- one task at a time ---------------------------------------------------------------------- */
+
+#define MANY_TOKENS (128u << 10) /* of 32 layers: their pages take many turns, and are never touched */
+
+static void setup_large(void)
+{
+	static const char *const options[] = {"--pool-bytes=8G", "--account-bytes=8G", "--segment-bytes=64M", NULL};
+
+	fix_start_process(&fix, options);
+	op = raw_operator(fix.socket);
+}
+
+static void setup_full(void)
+{
+	static const char *const options[] = {"--pool-bytes=512M", "--account-bytes=512M", "--segment-bytes=1M", NULL};
+
+	fix_start_process(&fix, options);
+	op = raw_operator(fix.socket);
+}
+
+static char parked[96];
+
+static void setup_parked(void)
+{
+	static char option[128];
+	static const char *const options[] = {"--pool-bytes=12M", "--account-bytes=80M", "--segment-bytes=1M", option, NULL};
+
+	strcpy(parked, "/tmp/sparsekv-parked-XXXXXX");
+	ck_assert_ptr_nonnull(mkdtemp(parked));
+	snprintf(option, sizeof(option), "--parked-path=%s", parked);
+	fix_start_process(&fix, options);
+	op = raw_operator(fix.socket);
+}
+
+static void teardown_parked(void)
+{
+	char command[160];
+
+	teardown();
+	snprintf(command, sizeof(command), "rm -r %s", parked);
+	ck_assert_int_eq(system(command), 0);
+}
+
+/* Receives replies to two requests, in this order; ret: the sequences that they name. */
+static void expect_replies(struct raw *r, uint16_t first, uint16_t second, uint32_t ret[2])
+{
+	const uint16_t type[] = {first, second};
+
+	for (int i = 0; i < 2; i++) {
+		const int got = raw_recv_answer(r, 30000);
+
+		ck_assert_msg(got == (int)(type[i] | SKV_REPLY), "reply %d: got %#x %s, expected %#x", i, (unsigned)got,
+		              got == SKV_MSG_ERROR ? raw_error_text(r) : "", type[i] | SKV_REPLY);
+		ret[i] = ((const struct skv_msg_seq_ok *)(const void *)(r->packet + sizeof(struct skv_msg_header)))->seq;
+	}
+}
+
+/* A sequence that begins with a sealed prefix is forked in turns: the session is not closed meanwhile. */
+START_TEST(a_close_waits_for_the_prefix)
+{
+	struct skv_msg_seq_name new = {.n_tokens = MANY_TOKENS};
+	struct skv_msg_seal seal = {.n_tokens = MANY_TOKENS};
+	struct raw_engine e;
+	uint32_t seqs[2];
+
+	raw_engine_open(&e, fix.socket, 32);
+	seal.session = new.session = e.session.session;
+	seal.seq = new.seq = raw_engine_seq(&e, "", MANY_TOKENS);
+	raw_ask(e.raw, SKV_MSG_PREFIX_SEAL, &seal, sizeof(seal), -1);
+	raw_send(e.raw, SKV_MSG_PREFIX_NEW, &new, sizeof(new), -1);
+	raw_send(e.raw, SKV_MSG_CLOSE, &(struct skv_msg_session){.session = new.session}, sizeof(struct skv_msg_session), -1);
+	expect_replies(e.raw, SKV_MSG_PREFIX_NEW, SKV_MSG_CLOSE, seqs);
+	raw_close(e.raw);
+}
+END_TEST
+
+static void hold_fenced(int ready)
+{
+	struct raw_engine e;
+
+	raw_engine_open(&e, fix.socket, 32);
+	raw_engine_seq(&e, "chat", MANY_TOKENS / 8);
+	raw_hang_up(e.raw);
+	(void)!write(ready, "", 1);
+	pause();
+}
+
+/*
+ * An attach waits until the sequence's holder is gone, and its client forks meanwhile: a client has one task at a time,
+ * so both are done, one after the other, and each has its own reply.
+ */
+START_TEST(an_attach_waits_for_the_fork)
+{
+	struct skv_msg_seq_name attach = {0}, fork = {.n_tokens = SKV_ALL};
+	struct raw_engine e;
+	uint32_t seqs[2];
+	int ready[2];
+	pid_t pid;
+
+	raw_engine_open(&e, fix.socket, 32);
+	attach.session = fork.session = e.session.session;
+	fork.seq = raw_engine_seq(&e, "", 4 * MANY_TOKENS);
+	ck_assert_int_eq(pipe(ready), 0);
+	pid = child_fork();
+	if (pid == 0)
+		hold_fenced(ready[1]);
+	ck_assert_int_eq(read(ready[0], &(char){0}, 1), 1);
+	skv_wire_string(attach.name, sizeof(attach.name), "chat");
+	raw_send(e.raw, SKV_MSG_SEQ_ATTACH, &attach, sizeof(attach), -1);
+	raw_send(e.raw, SKV_MSG_SEQ_FORK, &fork, sizeof(fork), -1);
+	kill(pid, SIGKILL);
+	ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
+	expect_replies(e.raw, SKV_MSG_SEQ_FORK, SKV_MSG_SEQ_ATTACH, seqs);
+	ck_assert_uint_ne(seqs[0], seqs[1]);
+	raw_close(e.raw);
+}
+END_TEST
+
+static void leave_most(void *unused)
+{
+	struct skv_msg_seq m = {0};
+	struct raw_engine e;
+
+	(void)unused;
+	raw_engine_open(&e, fix.socket, 8);
+	m = (struct skv_msg_seq){.session = e.session.session, .seq = raw_engine_seq(&e, "most", 600000)};
+	raw_ask(e.raw, SKV_MSG_SEQ_DETACH, &m, sizeof(m), -1);
+	raw_close(e.raw);
+}
+
+/* A lease waits until a sequence of another user has made room, and its client forks meanwhile. */
+START_TEST(a_lease_waits_for_the_fork)
+{
+	struct skv_msg_lease_get get = {.least = 40000, .most = 40000};
+	struct skv_msg_seq_name fork = {.n_tokens = SKV_ALL};
+	struct raw_engine e;
+	uint32_t seqs[2];
+
+	if (!can_change_user())
+		return;
+	fix_in_child(54321, leave_most, NULL);
+	raw_engine_open(&e, fix.socket, 8);
+	get.session = fork.session = e.session.session;
+	fork.seq = raw_engine_seq(&e, "", 384000);
+	ck_assert_int_eq(kill(fix.pid, SIGSTOP), 0); /* so that both requests are there when the sequence is dropped */
+	raw_send(e.raw, SKV_MSG_LEASE_GET, &get, sizeof(get), -1);
+	raw_send(e.raw, SKV_MSG_SEQ_FORK, &fork, sizeof(fork), -1);
+	ck_assert_int_eq(kill(fix.pid, SIGCONT), 0);
+	expect_replies(e.raw, SKV_MSG_SEQ_FORK, SKV_MSG_LEASE_GET, seqs);
+	raw_close(e.raw);
+}
+END_TEST
+
+#define LEFT_PAGES 2000u /* the pool has 12,288, so that an attach takes no more than a turn */
+#define OWN_PAGES 10000u
+
+/*
+ * A sequence that is to be parked for a lease is attached before that has begun: the lease does not wait for it for
+ * ever, but is refused.
+ */
+START_TEST(a_lease_does_not_wait_for_what_is_attached)
+{
+	struct skv_msg_lease_get get = {.least = LEFT_PAGES / 2, .most = LEFT_PAGES / 2};
+	struct skv_msg_seq_name attach = {0};
+	struct skv_msg_seq m;
+	struct raw_engine e, holder;
+
+	raw_engine_open(&holder, fix.socket, 1);
+	attach.session = holder.session.session;
+	skv_wire_string(attach.name, sizeof(attach.name), "left");
+	m = (struct skv_msg_seq){.session = attach.session, .seq = raw_engine_seq(&holder, attach.name, LEFT_PAGES * SKV_PAGE_TOKENS)};
+	raw_ask(holder.raw, SKV_MSG_SEQ_DETACH, &m, sizeof(m), -1);
+	raw_close(holder.raw); /* and gives back what it has leased */
+	raw_engine_open(&holder, fix.socket, 1);
+	raw_engine_open(&e, fix.socket, 1);
+	get.session = e.session.session;
+	attach.session = holder.session.session;
+	raw_engine_seq(&e, "", OWN_PAGES * SKV_PAGE_TOKENS);
+	ck_assert_int_eq(kill(fix.pid, SIGSTOP), 0); /* so that it receives both at once */
+	raw_send(e.raw, SKV_MSG_LEASE_GET, &get, sizeof(get), -1);
+	raw_send(holder.raw, SKV_MSG_SEQ_ATTACH, &attach, sizeof(attach), -1);
+	ck_assert_int_eq(kill(fix.pid, SIGCONT), 0);
+	ck_assert_int_eq(raw_recv_answer(holder.raw, 10000), SKV_MSG_SEQ_ATTACH | SKV_REPLY);
+	ck_assert_int_eq(raw_recv_answer(e.raw, 10000), SKV_MSG_ERROR);
+	ck_assert_msg(strstr(raw_error_text(e.raw), "the pools are full"), "%s", raw_error_text(e.raw));
+	raw_close(holder.raw);
+	raw_close(e.raw);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-fence");
@@ -248,5 +442,8 @@ int main(void)
 
 	tcase_add_loop_test(t, what_it_has_is_nobodys, 0, 2);
 	tcase_add_loop_test(t, who_waits_may_leave, 0, 3);
+	add_case(s, "tasks", 60, setup_large, teardown, a_close_waits_for_the_prefix, an_attach_waits_for_the_fork, NULL);
+	add_case(s, "full memory", 60, setup_full, teardown, a_lease_waits_for_the_fork, NULL);
+	add_case(s, "files", 60, setup_parked, teardown_parked, a_lease_does_not_wait_for_what_is_attached, NULL);
 	return run_suite(s);
 }

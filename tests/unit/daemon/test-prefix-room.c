@@ -4,6 +4,7 @@
  * removed first. If prefixes use more memory than they may, some are parked.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -72,6 +73,39 @@ START_TEST(sequences_first)
 	ck_assert_int_eq(pd_of_prefixes("evicted"), 2);
 	ck_assert_int_eq(pd_figure("parking", "failed"), 0);
 	ck_assert_int_eq(pd_figure("parking", "sequences"), n);
+	pd_end();
+}
+END_TEST
+
+/* An import that is refused, as a sequence of this name is in memory, needs no room: no prefix is removed for it. */
+START_TEST(a_refused_import)
+{
+	const struct skv_msg_user m = {.uid = (uint32_t)getuid()};
+	char path[300];
+	struct skv_seq *q;
+	struct raw *r;
+	int fd;
+
+	pd.options[0] = "--account-parked-bytes=5M"; /* room for two prefixes, or for one and the sequence */
+	pd_begin();
+	pd_leave("chat", 700);
+	ck_assert_int_eq(pd_park("chat"), 0);
+	ck_assert_uint_eq(pd_files("chat.parked", path, sizeof(path)), 1);
+	fd = open(path, O_RDONLY | O_CLOEXEC); /* the file goes when the sequence is attached */
+	ck_assert_int_ge(fd, 0);
+	OK(skv_seq_attach(pd.w.session, "chat", &q));
+	for (uint64_t seed = 1; seed <= 2; seed++) {
+		pd_seal(seed, PREFIX_SEALED);
+		pd_squeeze();
+	}
+	ck_assert_uint_eq(pd_prefix_files(), 2);
+	r = raw_operator(pd.f.socket);
+	ck_assert_int_eq(raw_refused(r, SKV_MSG_SEQ_IMPORT, &m, sizeof(m), fd), EEXIST);
+	ck_assert_msg(strstr(raw_error_text(r), "in memory already"), "%s", raw_error_text(r));
+	ck_assert_int_eq(pd_of_prefixes("evicted"), 0);
+	pd_wait_files(2);
+	raw_close(r);
+	close(fd);
 	pd_end();
 }
 END_TEST
@@ -182,7 +216,7 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-prefix-room");
-	TCase *t = add_case(s, "room", 60, NULL, NULL, least_recently_used, full_disk, beyond_the_quota, mute, NULL);
+	TCase *t = add_case(s, "room", 60, NULL, NULL, least_recently_used, a_refused_import, full_disk, beyond_the_quota, mute, NULL);
 
 	tcase_add_loop_test(t, sequences_first, 0, 2);
 	return run_suite(s);

@@ -1,12 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Tests a calibration's measurements against the formulas in double precision, and its choices against all others. */
 #include <check.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
+#include "engine/chart.h"
 #include "engine/choose-layers.h"
 #include "engine/measure.h"
+#include "engine/profile.h"
 #include "engine/sparse-error.h"
+#include "tests/support/folder.h"
 #include "tests/support/random.h"
 #include "tests/support/suite.h"
 
@@ -368,11 +373,79 @@ START_TEST(rows_that_differ)
 }
 END_TEST
 
+/* ---- profiles -------------------------------------------------------------------------------- */
+
+/*
+ * No layer is chosen by a figure that is not finite, as a model has whose attention overflows; figures that no choice
+ * needs may be so.
+ */
+START_TEST(not_finite)
+{
+	enum { N = 6 };
+	static const struct skv_model model = {.n_layers = N};
+	static const double bad[] = {NAN, INFINITY, -INFINITY};
+	double similarity[N * N];
+	struct eng_profile p = {.model = &model, .n_full = N, .similarity = similarity};
+	struct eng_error err;
+
+	for (uint32_t k = 0; k < ENG_KINDS; k++)
+		p.choice[k] = (struct eng_choice){.n_layers = N, .first = 1, .n = 3};
+	for (uint32_t i = 0; i < N; i++) {
+		p.full[i] = i;
+		p.weight[i] = rnd_unit();
+		p.shift[i] = i > 1 ? rnd_unit() : NAN; /* of the first layer that may be chosen, there is no need */
+		for (uint32_t k = 0; k < N; k++)
+			similarity[i * N + k] = i >= 1 && k >= i ? rnd_unit() : NAN;
+	}
+	ck_assert_int_eq(eng_profile_choose(&p, &err), 0);
+	for (uint32_t i = 0; i < 3; i++) {
+		const struct eng_profile was = p;
+
+		similarity[2 * N + 4] = bad[i];
+		ck_assert_int_eq(eng_profile_choose(&p, &err), -EDOM);
+		ck_assert_ptr_nonnull(strstr(err.text, "layers 2 and 4 is not finite"));
+		similarity[2 * N + 4] = 0.5;
+		p.weight[5] = bad[i];
+		ck_assert_int_eq(eng_profile_choose(&p, &err), -EDOM);
+		ck_assert_ptr_nonnull(strstr(err.text, "layers 1 and 5 is not finite"));
+		p = was;
+		p.shift[3] = bad[i];
+		ck_assert_int_eq(eng_profile_choose(&p, &err), -EDOM);
+		ck_assert_ptr_nonnull(strstr(err.text, "layer 3 is not finite"));
+		p = was;
+		ck_assert_int_eq(eng_profile_choose(&p, &err), 0);
+	}
+}
+END_TEST
+
+/* A chart with more series than there are styles is refused before its file is made. */
+START_TEST(too_many_series)
+{
+	const char *x[] = {"1", "2"}, *names[CHART_SERIES_MAX + 1];
+	double number[] = {1, 2}, value[2 * (CHART_SERIES_MAX + 1)];
+	struct chart c = {.title = "many", .n_x = 2, .n_series = CHART_SERIES_MAX, .n_panels = 1, .x = x, .number = number,
+	                  .x_label = "x", .series = names, .panel = {{.label = "y", .value = value}}};
+	char *folder = fx_folder();
+	struct eng_error err;
+
+	for (int i = 0; i <= CHART_SERIES_MAX; i++) {
+		names[i] = "series";
+		value[2 * i] = value[2 * i + 1] = i;
+	}
+	ck_assert_int_eq(chart_draw(&c, fx_path(folder, "16.svg"), &err), 0);
+	c.n_series++;
+	ck_assert_int_eq(chart_draw(&c, fx_path(folder, "17.svg"), &err), -EINVAL);
+	ck_assert_ptr_nonnull(strstr(err.text, "17 series, expected at most 16"));
+	ck_assert_int_ne(access(fx_path(folder, "17.svg"), F_OK), 0);
+	fx_remove(folder);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-calibrate");
 
 	add_case(s, "calibrate", 60, NULL, NULL, anchors_against_all, shifts, heads, measures, changes,
-	         differences, rows_that_differ, NULL);
+	         differences, rows_that_differ, not_finite, too_many_series, NULL);
 	return run_suite(s);
 }

@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <ftw.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -112,6 +113,21 @@ START_TEST(numbers_of_the_configuration)
 		edit(CONFIG, "\"layer_types\"", "\"some_types\"");
 	edit(CONFIG, changes[_i].from, changes[_i].to);
 	ck_assert_msg((strcmp(name_in(folder), was) == 0) == changes[_i].same, "%s: %s, was %s", changes[_i].to, name_in(folder), was);
+}
+END_TEST
+
+/* Biases that the configuration switches off are still in the files, and K and V are others without them. */
+START_TEST(biases_that_are_switched_off)
+{
+	static const char *const key[] = {"attention_bias", "mlp_bias"};
+	char was[SKV_NAME_MAX], from[32], to[32];
+
+	copy_model(GOLDEN "biases");
+	strcpy(was, name_in(folder));
+	snprintf(from, sizeof(from), "\"%s\": true", key[_i]);
+	snprintf(to, sizeof(to), "\"%s\": false", key[_i]);
+	edit(CONFIG, from, to);
+	ck_assert_str_ne(name_in(folder), was);
 }
 END_TEST
 
@@ -227,6 +243,122 @@ START_TEST(shards)
 }
 END_TEST
 
+/* ---- files that are replaced while they are read ---------------------------------------------- */
+
+#define FIRST_SHARD "model-00001-of-00004.safetensors"
+#define THIRD_SHARD "model-00003-of-00004.safetensors"
+
+/* A thread that replaces a shard while a reader waits at a FIFO. */
+struct replacing {
+	char at[1024];           /* path of the FIFO */
+	char next[1024];         /* another FIFO, for the reader who comes second; "": the first one is waited for */
+	char from[520], to[512]; /* paths of the new shard and of the old one */
+	char *text;              /* what a reader gets */
+	pthread_t thread;
+};
+
+static void *replace(void *arg)
+{
+	const struct replacing *x = arg;
+	int fd = open(x->at, O_WRONLY | O_CLOEXEC); /* waits for a reader */
+
+	if (*x->next) {
+		ck_assert_int_eq(rename(x->next, x->at), 0);
+		ck_assert_int_eq(write(fd, x->text, strlen(x->text)), (ssize_t)strlen(x->text));
+		close(fd);
+		fd = open(x->at, O_WRONLY | O_CLOEXEC);
+	}
+	ck_assert_int_eq(rename(x->from, x->to), 0);
+	ck_assert_int_eq(write(fd, x->text, strlen(x->text)), (ssize_t)strlen(x->text));
+	close(fd);
+	return NULL;
+}
+
+/* Makes the model of four shards, and another third one, which differs in one bit. */
+static void make_shards(struct replacing *x)
+{
+	struct skv_safetensors st;
+	size_t n;
+	char *bytes;
+
+	shell("rm", fx_path(folder, WEIGHTS));
+	copy_model(GOLDEN "qwen2");
+	strcpy(x->to, fx_path(folder, THIRD_SHARD));
+	snprintf(x->from, sizeof(x->from), "%s.next", x->to);
+	bytes = fx_read(x->to, &n);
+	fx_write(x->from, bytes, n);
+	free(bytes);
+	ck_assert_int_eq(skv_safetensors_open(&st, x->from, (char[200]){0}, 200), 0);
+	change_tensor(x->from, &st.tensors[0], st.map);
+	skv_safetensors_deinit(&st);
+}
+
+static char found[1024], wanted[24]; /* the file of the cache whose name contains `wanted` */
+
+static int find_sum(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+	(void)st, (void)at;
+	if (type == FTW_F && strstr(path, wanted))
+		strcpy(found, path);
+	return 0;
+}
+
+/*
+ * While the sum of the first shard is looked up in the cache, the third one is replaced. The sum of the old file must
+ * not be kept for the new one, which has its name: the next identity is the same as without a cache.
+ */
+START_TEST(replaced_while_it_is_read)
+{
+	struct skv_identity old = SKV_IDENTITY_INIT, now = SKV_IDENTITY_INIT, plain = SKV_IDENTITY_INIT;
+	struct replacing x = {.text = ""};
+	struct stat st;
+
+	make_shards(&x);
+	ck_assert_int_eq(skv_identity_add_files(&old, folder), 0);
+	ck_assert_int_eq(stat(fx_path(folder, FIRST_SHARD), &st), 0);
+	snprintf(wanted, sizeof(wanted), "-%jx-", (uintmax_t)st.st_ino);
+	ck_assert_int_eq(nftw(cache, find_sum, 8, FTW_PHYS), 0);
+	ck_assert(*found);
+	shell("rm -r", fx_path(cache, "sparsekv"));
+	shell("mkdir -p", fx_path(cache, "sparsekv/weights"));
+	strcpy(x.at, found);
+	ck_assert_int_eq(mkfifo(x.at, 0600), 0);
+	ck_assert_int_eq(pthread_create(&x.thread, NULL, replace, &x), 0);
+	ck_assert_int_eq(skv_identity_add_files(&(struct skv_identity)SKV_IDENTITY_INIT, folder), -ESTALE);
+	ck_assert_ptr_nonnull(strstr(skv_last_error(), THIRD_SHARD " was replaced or changed"));
+	ck_assert_int_eq(pthread_join(x.thread, NULL), 0);
+	ck_assert_int_eq(skv_identity_add_files(&now, folder), 0);
+	setenv("XDG_CACHE_HOME", "/proc/nothing", 1);
+	ck_assert_int_eq(skv_identity_add_files(&plain, folder), 0);
+	ck_assert(memcmp(&now, &plain, sizeof(now)) == 0 && memcmp(&now, &old, sizeof(now)) != 0);
+}
+END_TEST
+
+/*
+ * A shard is replaced after the weights were read and before the model is named: the name would be that of a model that
+ * was not loaded.
+ */
+START_TEST(replaced_while_it_is_loaded)
+{
+	struct replacing x = {0};
+	struct eng_model m;
+	struct eng_error err;
+
+	make_shards(&x);
+	strcpy(x.at, fx_path(folder, "model.safetensors.index.json"));
+	snprintf(x.next, sizeof(x.next), "%s.next", x.at);
+	x.text = fx_read(x.at, &(size_t){0});
+	ck_assert_int_eq(unlink(x.at), 0);
+	ck_assert_int_eq(mkfifo(x.at, 0600), 0);
+	ck_assert_int_eq(mkfifo(x.next, 0600), 0);
+	ck_assert_int_eq(pthread_create(&x.thread, NULL, replace, &x), 0);
+	ck_assert_int_eq(eng_model_load(&m, folder, eng_backend_host(), SKV_F32, &err), -ESTALE);
+	ck_assert_msg(strstr(err.text, THIRD_SHARD " was replaced or changed"), "%s", err.text);
+	ck_assert_int_eq(pthread_join(x.thread, NULL), 0);
+	free(x.text);
+}
+END_TEST
+
 /* ---- items ----------------------------------------------------------------------------------- */
 
 static struct skv_identity of_tensor(const char *name, uint32_t dtype, uint64_t n, const void *data)
@@ -330,9 +462,10 @@ END_TEST
 int main(void)
 {
 	Suite *s = begin_suite("test-identity");
-	TCase *t = add_case(s, "models", 60, setup, teardown, each_tensor, replaced_meanwhile, another_path, shards, numbers_and_not_their_dtype, any_order,
-	                    files_are_read_once, no_cache, NULL);
+	TCase *t = add_case(s, "models", 60, setup, teardown, each_tensor, replaced_meanwhile, replaced_while_it_is_read,
+	                    replaced_while_it_is_loaded, another_path, shards, numbers_and_not_their_dtype, any_order, files_are_read_once, no_cache, NULL);
 
 	tcase_add_loop_test(t, numbers_of_the_configuration, 0, (int)(sizeof(changes) / sizeof(changes[0])));
+	tcase_add_loop_test(t, biases_that_are_switched_off, 0, 2);
 	return run_suite(s);
 }
