@@ -61,44 +61,72 @@ static struct shared carve_shared(struct skv_session *s, struct policy_batch *pb
 	return x;
 }
 
+static void carve_selection(struct skv_session *s, const struct policy_batch *pb, uint32_t layer,
+                            const struct shared *shared, struct carver *c)
+{
+	size_t n = (size_t)pb->n_padded * pb->rows; /* each row selects for itself */
+	const struct skv_plan *plan = &pb->policy->plan[layer];
+	struct selection *x = &pb->selection[layer];
+	uint32_t rows = rows_of(&s->model, plan->sharing), lists = plan->evict.granularity ? s->model.n_kv_heads : rows;
+	uint32_t tokens = layer_tokens(s, layer), pages = skv_pages_of(tokens);
+	uint32_t entries = plan->scores & SKV_SCORES_TOKENS || plan->evict.max_head_ratio > 0 ? tokens : pages;
+	bool lists_entries = (plan->scores && plan->evict.granularity != 1) || plan->evict.max_head_ratio > 0;
+
+	*x = (struct selection){0};
+	if (!plan->scores && !lists_entries)
+		return;
+	x->scores = (struct skv_scores){
+	        .rows = rows,
+	        .sum = plan->reduce == SKV_REDUCE_SUM,
+	        .token_stride = tokens,
+	        .page_stride = pages,
+	};
+	/* tensor-parallel ranks reduce scores of tokens; scores of pages are then summed from them */
+	if ((plan->scores & SKV_SCORES_TOKENS || (plan->scores & SKV_SCORES_PAGES && ranks_share_scores(s, plan))) &&
+	    !selection_fuses_sketches(s, plan, layer))
+		x->scores.token = plan->evict.granularity ? shared->token : carve(c, n * rows * tokens * sizeof(float));
+	if (plan->scores & (SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))
+		x->scores.page = plan->evict.granularity ? shared->page : carve(c, n * rows * pages * sizeof(float));
+	if (lists_entries)
+		x->list = (struct skv_index_list){
+		        .rows = lists,
+		        .stride = entries,
+		        .ids = carve(c, n * lists * entries * sizeof(uint32_t)),
+		        .count = carve(c, n * lists * sizeof(uint32_t)),
+		};
+}
+
+/* Does another layer attend to what this layer selects? */
+static bool is_source(const struct skv_session *s, const struct policy *p, uint32_t layer)
+{
+	for (uint32_t i = layer + 1; i < s->model.n_layers; i++)
+		if (p->plan[i].source == layer)
+			return true;
+	return false;
+}
+
+/*
+ * A step that has the shape which is set (shape.c) may be laid out for far more and longer sequences than it has. There
+ * the layers that select for themselves alone share memory, and skv_selection() has no lists to read.
+ */
 static void carve_selections(struct skv_session *s, const struct policy_batch *pb, const struct shared *shared,
                              struct carver *c)
 {
-	size_t n = (size_t)pb->n_padded * pb->rows; /* each row selects for itself */
+	size_t end;
 
+	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		if (!s->step.shape.on || is_source(s, pb->policy, layer))
+			carve_selection(s, pb, layer, shared, c);
+	end = c->at;
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
-		const struct skv_plan *plan = &pb->policy->plan[layer];
-		struct selection *x = &pb->selection[layer];
-		uint32_t rows = rows_of(&s->model, plan->sharing), lists = plan->evict.granularity ? s->model.n_kv_heads : rows;
-		uint32_t tokens = layer_tokens(s, layer), pages = skv_pages_of(tokens);
-		uint32_t entries = plan->scores & SKV_SCORES_TOKENS || plan->evict.max_head_ratio > 0 ? tokens : pages;
-		bool lists_entries = (plan->scores && plan->evict.granularity != 1) || plan->evict.max_head_ratio > 0;
+		struct carver one = *c;
 
-		*x = (struct selection){0};
-		if (!plan->scores && !lists_entries)
+		if (!s->step.shape.on || is_source(s, pb->policy, layer))
 			continue;
-		x->scores = (struct skv_scores){
-		        .rows = rows,
-		        .sum = plan->reduce == SKV_REDUCE_SUM,
-		        .token_stride = tokens,
-		        .page_stride = pages,
-		};
-		/* tensor-parallel ranks reduce scores of tokens; scores of pages are then summed from them */
-		if ((plan->scores & SKV_SCORES_TOKENS || (plan->scores & SKV_SCORES_PAGES && ranks_share_scores(s, plan))) &&
-		    !selection_fuses_sketches(s, plan, layer))
-			x->scores.token = plan->evict.granularity ? shared->token : carve(c,
-					n * rows * tokens * sizeof(float));
-		if (plan->scores & (SKV_SCORES_PAGES | SKV_SCORES_PAGE_BOUNDS))
-			x->scores.page = plan->evict.granularity ? shared->page : carve(c,
-					n * rows * pages * sizeof(float));
-		if (lists_entries)
-			x->list = (struct skv_index_list){
-			        .rows = lists,
-			        .stride = entries,
-			        .ids = carve(c, n * lists * entries * sizeof(uint32_t)),
-			        .count = carve(c, n * lists * sizeof(uint32_t)),
-			};
+		carve_selection(s, pb, layer, shared, &one);
+		end = one.at > end ? one.at : end;
 	}
+	c->at = end;
 }
 
 static void carve_all(struct skv_session *s, struct carver *c)

@@ -433,19 +433,29 @@ SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct
 
 /*
  * CUDA graphs. The layers of a step may be captured into a CUDA graph instead of run: begin the capture after
- * skv_step_begin, end the capture and launch the graph before skv_step_end. A later step may launch the same graph in
- * place of its skv_attend calls, with the same values of struct skv_attn, if its key equals the captured step's key.
- * The key stands for the number of sequences, all of which decode, the number of rows of each, their capacity (which is
- * larger than their lengths, so that the key changes rarely), and roughly how many of them run each policy. Returns the
- * key of the open step, or 0 if no step is open or the step cannot be replayed: it has rows of a prompt, measures
- * recall or is in host memory.
+ * skv_step_begin, end the capture and launch the graph before skv_step_end. A later step with the same key may launch
+ * the graph in place of its skv_attend calls, with the same values of struct skv_attn. The key stands for the number of
+ * sequences, the rows of each, their capacity (more than their lengths, so that it changes rarely), and roughly how
+ * many run each policy. Returns the open step's key; 0: no step is open, or it cannot be replayed, because it has rows
+ * of a prompt, measures recall or is in host memory.
  */
 SKV_API uint64_t skv_step_key(struct skv_session *session);
 
 /*
- * Tell the library that a graph captured in a step with this key was launched for the open step: all layers of the step
- * count as attended. Error: -ESTALE the open step has another key; -EINVAL no step is open, skv_attend() was called in
- * the open step, or the pages are in host memory.
+ * Give the session's steps one shape, until the next call: a step in which up to n_seqs sequences decode one row each
+ * is laid out as if n_seqs sequences of max_tokens tokens decoded (0: the model's max_tokens). Its key then depends
+ * neither on their number nor on their lengths, until the policy is swapped. So an engine can capture its graphs when
+ * it starts, one for each n_seqs, the largest first: in a step of one sequence of its own, which it aborts. Rows
+ * beyond the step's own are neither read nor written, and skv_selection() has no lists to read (-ENOTSUP). Other steps
+ * have other keys: with prompts, several rows of a sequence, more or longer sequences, several policies, or a policy
+ * that evicts or compresses. n_seqs 0: no shape. Error: -EINVAL max_tokens is above the model's; -EBUSY.
+ */
+SKV_API int skv_set_step_shape(struct skv_session *session, uint32_t n_seqs, uint32_t max_tokens);
+
+/*
+ * Tell the library that a graph captured in a step with this key was launched for the open step, whose layers all count
+ * as attended. Error: -ESTALE the step has another key; -EINVAL no step is open, skv_attend() was called in it, or the
+ * pages are in host memory.
  */
 SKV_API int skv_step_replayed(struct skv_session *session, uint64_t key);
 

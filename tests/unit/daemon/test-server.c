@@ -526,7 +526,7 @@ START_TEST(who_does_not_read_waits_alone)
 	ck_assert_double_lt(fix_now() - begin, 5);
 	ck_assert_int_eq(fcntl(slow->fd, F_SETFL, 0), 0);
 	while (got < sent) { /* no reply was lost */
-		ck_assert_int_eq(raw_recv(slow, 10000), SKV_MSG_QUERY | SKV_REPLY);
+		ck_assert_int_eq(raw_recv_answer(slow, 10000), SKV_MSG_QUERY | SKV_REPLY);
 		ck_assert_uint_eq(((struct skv_msg_header *)slow->packet)->serial, 100 + got);
 		got += !((const struct skv_msg_text *)(slow->packet + sizeof(struct skv_msg_header)))->more;
 	}
