@@ -288,7 +288,7 @@ static void forget(struct skv_querying *q)
 	free(q);
 }
 
-/* Makes parts of the answer as far as the turn's units of work go. Returns true if the answer is complete. */
+/* Writes the answer until the turn's units of work are used up. Returns true if the answer is complete. */
 static bool write_parts(const struct writer *w)
 {
 	struct skv_querying *q = w->query;

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/step/shape.c - steps of one shape: skv_set_step_shape().
+ * libclient/step/shape.c - lays steps out for a given batch size and length, so that one CUDA graph replays them all:
+ * skv_set_step_shape().
  *
  * A recording holds addresses, and sizes from which kernels derive their grids and the layout of their workspace. All
  * else is data that kernels read in each step: which sequences there are, their lengths, their pages. So all steps that
- * are laid out for the same sizes, in memory that does not move, can be replayed from one recording. The memory is
- * apart from that of other steps: a long prompt would enlarge the workspace, and so move it.
+ * are laid out for the same sizes, in memory that does not move, can be replayed from one recording. These steps have memory
+ * of their own: other steps would move it, for example if a long prompt enlarged the workspace.
  */
 #include "libclient/step/shape.h"
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* libclient/step/shape.h - steps of one shape, which all have the same key: skv_set_step_shape(). */
+/* libclient/step/shape.h - lays steps out for a given batch size and length: skv_set_step_shape(). */
 #ifndef SKV_CLIENT_STEP_SHAPE_H
 #define SKV_CLIENT_STEP_SHAPE_H
 

@@ -436,18 +436,18 @@ SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct
  * skv_step_begin, end the capture and launch the graph before skv_step_end. A later step with the same key may launch
  * the graph in place of its skv_attend calls, with the same values of struct skv_attn. The key stands for the number of
  * sequences, the rows of each, their capacity (more than their lengths, so that it changes rarely), and roughly how many
- * run each policy. 0: no step is open, or it cannot be replayed: rows of prompts, measured recall, host memory.
+ * run each policy. Returns 0 if no step is open, or if a replay is impossible: prompts, measured recall, host memory.
  */
 SKV_API uint64_t skv_step_key(struct skv_session *session);
 
 /*
  * Give the session's steps one shape, until the next call: a step in which up to n_seqs sequences decode one row each
- * is laid out as if n_seqs sequences of max_tokens tokens decoded (0: the model's max_tokens). Its key then depends
- * neither on their number nor on their lengths, until the policy is swapped. So an engine can capture its graphs when
- * it starts, one for each n_seqs, the largest first: in a step of one sequence of its own, which it aborts. Rows beyond
- * the step's own are neither read nor written; skv_selection() has no lists to read (-ENOTSUP). Other steps have other
- * keys: with prompts, several rows of a sequence, more or longer sequences, several policies, or a policy that evicts
- * or compresses. n_seqs 0: no shape. Error: -EINVAL max_tokens; -EBUSY a step is open.
+ * is laid out as if n_seqs sequences of max_tokens tokens (0: the model's) decoded. Its key then depends neither on
+ * their number nor on their lengths, until the policy is swapped. So an engine can capture one graph for each n_seqs
+ * when it starts, the largest first: it begins a step of one sequence of its own, captures, and aborts the step. Rows
+ * beyond the step's own are neither read nor written; skv_selection() has no lists to read (-ENOTSUP). Steps with
+ * prompts, several rows of a sequence, more or longer sequences, several policies, or a policy that evicts or
+ * compresses have other keys. n_seqs 0: no shape. Error: -EINVAL max_tokens; -EBUSY a step is open.
  */
 SKV_API int skv_set_step_shape(struct skv_session *session, uint32_t n_seqs, uint32_t max_tokens);
 

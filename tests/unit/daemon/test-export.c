@@ -241,8 +241,8 @@ static void signal_worker(int n, int signal)
 }
 
 /*
- * An import meets a sequence of its name that is being parked, and both files have the same name: the one that parking
- * has written must not be removed with the imported one, as it is the only copy.
+ * A sequence is being parked while an import of the same name arrives. Both files have the same name. The parked file is
+ * the only copy of its sequence, so a failed import must not remove it.
  */
 START_TEST(an_import_of_what_is_being_parked)
 {

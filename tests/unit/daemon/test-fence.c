@@ -286,7 +286,7 @@ static void teardown_parked(void)
 	ck_assert_int_eq(system(command), 0);
 }
 
-/* Receives replies to two requests, in this order; ret: the sequences that they name. */
+/* Expects the replies to two requests in this order. ret[] gets the sequence that each reply names. */
 static void expect_replies(struct raw *r, uint16_t first, uint16_t second, uint32_t ret[2])
 {
 	const uint16_t type[] = {first, second};

@@ -269,8 +269,8 @@ END_TEST
 
 /*
  * A worker retries what the disk did not give at the start, and does not forget it while that fails. An import that
- * fails meanwhile removes what it may have left, and no file that could not be read. A search for what another user's
- * import may have left, which fails again and again, does not hold up a reload.
+ * fails meanwhile removes what it may have left, and no file that could not be read. The daemon also searches for what
+ * another user's import may have left. If that search keeps failing, a reload does not wait for it.
  */
 START_TEST(looked_at_again)
 {
