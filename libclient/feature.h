@@ -49,7 +49,7 @@ struct feature {
 
 extern const struct feature fork_feature, adopt_feature, device_feature, layer_feature, joint_feature, swap_feature;
 extern const struct feature decompress_feature, evict_feature, seal_feature;
-extern const struct feature layout_feature, workspace_feature, shape_feature, attn_feature, select_feature, hooks_feature;
+extern const struct feature layout_feature, workspace_feature, padding_feature, attn_feature, select_feature, hooks_feature;
 extern const struct feature compress_feature, prefill_feature, recall_feature, branches_feature, replay_feature;
 extern const struct feature pages_feature, stock_feature, stats_feature;
 

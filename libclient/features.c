@@ -21,7 +21,7 @@ static const struct feature *const features[] = {
 	 */
 	&layout_feature,
 	&workspace_feature,
-	&shape_feature,
+	&padding_feature,
 	&attn_feature,
 	&select_feature,
 	&hooks_feature, /* hooks must see the step before it is compressed or loses pages */

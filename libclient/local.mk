@@ -28,7 +28,8 @@ libclient_libsparsekv_client_la_SOURCES = \
 	libclient/prefill/schedule.h \
 	libclient/step/attend.c libclient/step/items.c libclient/step/items.h libclient/step/layout.c \
 	libclient/step/layout.h libclient/step/lifecycle.c libclient/step/maintenance.c \
-	libclient/step/maintenance.h libclient/step/replay.c libclient/step/replay.h libclient/step/shape.c libclient/step/shape.h \
+	libclient/step/maintenance.h libclient/step/replay.c libclient/step/replay.h libclient/step/padding.c \
+	libclient/step/padding.h \
 	libclient/step/selection-info.c libclient/step/stats.c libclient/step/stats.h libclient/step/transaction.c \
 	libclient/step/transaction.h libclient/step/workspace.c libclient/step/workspace.h \
 	libclient/session/adopt.c libclient/session/adopt.h libclient/session/client-lifecycle.c \

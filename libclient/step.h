@@ -113,17 +113,17 @@ struct step {
 	/* workspace of the kernels (workspace.c, also n_branches: how many branches the layers use) */
 	struct skv_workspace work;
 	uint32_t n_branches;
-	struct { /* shape.c */
-		uint32_t n_seqs, max_tokens; /* the shape that the engine has set for steps; n_seqs 0: none */
-		bool on;                     /* this step is laid out so */
-		struct shape_memory {
+	struct { /* padding.c */
+		uint32_t n_seqs, max_tokens; /* what the engine pads decode steps to; n_seqs 0: nothing */
+		bool on;                     /* this step is padded */
+		struct padding_memory {
 			void *scratch, *arena;
 			size_t scratch_bytes, arena_bytes;
 			struct skv_kseq *kseq;
 			uint64_t *attended;
 			uint32_t cap_kseq, cap;
-		} apart; /* memory of steps that are laid out in the other way: without a shape if `on`, else with one */
-	} shape;
+		} apart; /* memory of the other steps: of those without padding if `on`, else of those with it */
+	} padding;
 	struct { /* layout.c */
 		/* follows: the next step can be laid out from this one; on: this step was laid out so */
 		bool follows, on;

@@ -106,8 +106,8 @@ static bool is_source(const struct skv_session *s, const struct policy *p, uint3
 }
 
 /*
- * A step that has the shape which is set (shape.c) may be laid out for far more and longer sequences than it has. There
- * the layers that select for themselves alone share memory, and skv_selection() has no lists to read.
+ * A padded step (padding.c) may be laid out for far more and longer sequences than it has. There the layers that select
+ * for themselves alone share memory, and skv_selection() has no lists to read.
  */
 static void carve_selections(struct skv_session *s, const struct policy_batch *pb, const struct shared *shared,
                              struct carver *c)
@@ -115,13 +115,13 @@ static void carve_selections(struct skv_session *s, const struct policy_batch *p
 	size_t end;
 
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
-		if (!s->step.shape.on || is_source(s, pb->policy, layer))
+		if (!s->step.padding.on || is_source(s, pb->policy, layer))
 			carve_selection(s, pb, layer, shared, c);
 	end = c->at;
 	for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 		struct carver one = *c;
 
-		if (!s->step.shape.on || is_source(s, pb->policy, layer))
+		if (!s->step.padding.on || is_source(s, pb->policy, layer))
 			continue;
 		carve_selection(s, pb, layer, shared, &one);
 		end = one.at > end ? one.at : end;

@@ -37,7 +37,7 @@
 #include "libclient/pages/pages.h"
 #include "libclient/prefill/schedule.h"
 #include "libclient/seq.h"
-#include "libclient/step/shape.h"
+#include "libclient/step/padding.h"
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
@@ -138,8 +138,8 @@ static uint32_t upper_bound(const struct skv_session *s, uint32_t len)
 
 	if (!s->device)
 		return len;
-	if (s->step.shape.on)
-		return (s->step.shape.max_tokens + step - 1) / step * step;
+	if (s->step.padding.on)
+		return (s->step.padding.max_tokens + step - 1) / step * step;
 	while (step * 8 <= len)
 		step *= 2;
 	return (len + step - 1) / step * step;
@@ -387,8 +387,8 @@ static uint32_t padded_size(const struct skv_session *s, const struct policy_bat
 {
 	uint32_t n = 1;
 
-	if (s->step.shape.on)
-		return s->step.shape.n_seqs;
+	if (s->step.padding.on)
+		return s->step.padding.n_seqs;
 	if (!s->device || pb->n == 0 || pb->rows > 1 || pb->compresses || pb->policy->n_evicting > 0)
 		return pb->n;
 	while (n < pb->n)
@@ -478,7 +478,7 @@ static int lay_out_in_full(struct skv_session *s, const struct skv_step_item *it
 	if (e == 0)
 		e = find_batches(s, items, n);
 	if (e == 0)
-		shape_choose(s);
+		padding_choose(s);
 	if (e == 0)
 		e = fill_batches(s);
 	for (uint32_t i = 0; i < n && e == 0; i++) {
@@ -495,7 +495,7 @@ static int lay_out_in_full(struct skv_session *s, const struct skv_step_item *it
 	find_classes(s);
 	e = grow_kseq(s, st->n_kseq * st->n_classes);
 	if (e == 0 && s->device)
-		e = device_grow_batch(s, shape_seqs(s, n), st->n_kseq * st->n_classes);
+		e = device_grow_batch(s, padding_seqs(s, n), st->n_kseq * st->n_classes);
 	if (e < 0)
 		return e;
 	for (uint32_t class = 0; class < st->n_classes; class++)
@@ -525,7 +525,7 @@ bool layout_is_steady(struct skv_session *s, const struct skv_step_item *items, 
 
 		/* the last step's sequence may be closed, and its memory reused for a sequence of another session */
 		if (it->seq != q || q->session != s || !q->steady || it->n_tokens != 1 || it->flags || it->n_prompt_remaining ||
-		    (st->shape.on && q->len >= st->shape.max_tokens))
+		    (st->padding.on && q->len >= st->padding.max_tokens))
 			return false;
 		if (q->len >= q->quiet_len)
 			st->steady.due[st->steady.n_due++] = i;

@@ -41,7 +41,7 @@
 #include "libclient/policy.h"
 #include "libclient/ranks/ranks.h"
 #include "libclient/session.h"
-#include "libclient/step/shape.h"
+#include "libclient/step/padding.h"
 
 #define REPLAY_KEYS 16u  /* number of keys whose recordings are kept */
 #define MISSES_MOST 2u   /* attempts to record under one key */
@@ -217,7 +217,7 @@ static uint64_t key_of(const struct skv_session *s)
  */
 static uint64_t whole_key_of(const struct skv_session *s, uint64_t key)
 {
-	const uint64_t sum = mix(key, shape_seqs(s, s->step.n));
+	const uint64_t sum = mix(key, padding_seqs(s, s->step.n));
 
 	return key == 0 || s->step.n_decode < s->step.n ? 0 : sum ? sum : 1;
 }

@@ -221,8 +221,8 @@ static int describe(struct skv_session *s, uint32_t layer, uint32_t item, uint32
 		info.rows = list_rows(pb, plan);
 	if (row >= info.rows)
 		return error_set(-EINVAL, "row %u of %u", row, info.rows);
-	if (st->shape.on && (info.attend == SKV_ATTEND_PAGES || info.attend == SKV_ATTEND_TOKENS))
-		return error_set(-ENOTSUP, "the step has the shape of skv_set_step_shape(): its layers' lists share memory");
+	if (st->padding.on && (info.attend == SKV_ATTEND_PAGES || info.attend == SKV_ATTEND_TOKENS))
+		return error_set(-ENOTSUP, "the step is padded (skv_pad_steps): its layers' lists share memory");
 	e = evicts ? put_retained(s, pb, &to, layer, (uint32_t)at, row)
 	          : put_planned(s, pb, &to, layer, (uint32_t)at, row, info.attend);
 	if (e < 0)

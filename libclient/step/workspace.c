@@ -18,7 +18,7 @@
 #include "libclient/feature.h"
 #include "libclient/policy.h"
 #include "libclient/session.h"
-#include "libclient/step/shape.h"
+#include "libclient/step/padding.h"
 
 /* ---- workspaces ------------------------------------------------------------------------------ */
 
@@ -84,7 +84,7 @@ static size_t bytes_of_batch(const struct skv_session *s, uint32_t batch)
 static int workspace_prepare(struct skv_session *s)
 {
 	struct step *st = &s->step;
-	const struct bounds all = {.n = st->n_batches, .seqs = st->n_kseq, .rows = shape_seqs(s, st->rows), .longest = longest(s)};
+	const struct bounds all = {.n = st->n_batches, .seqs = st->n_kseq, .rows = padding_seqs(s, st->rows), .longest = longest(s)};
 
 	return scratch_grow(s, &st->work.mem, &st->work.bytes, bytes_of(s, all));
 }

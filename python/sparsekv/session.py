@@ -345,12 +345,12 @@ class Session:
         """The key of the open step, for which a recorded CUDA graph can be replayed; 0: no replay (skv_step_key)."""
         return lib.skv_step_key(self._live())
 
-    def set_step_shape(self, n_seqs: int, max_tokens: int = 0) -> None:
+    def pad_steps(self, n_seqs: int, max_tokens: int = 0) -> None:
         """
-        Gives steps one shape, so that one CUDA graph serves all in which up to n_seqs sequences of up to max_tokens
-        tokens (0: the model's) decode one row each (skv_set_step_shape). n_seqs 0: no shape.
+        Pads decode steps, so that one CUDA graph serves all in which up to n_seqs sequences of up to max_tokens tokens
+        (0: the model's) decode one row each (skv_pad_steps). n_seqs 0: no padding.
         """
-        check(lib.skv_set_step_shape(self._live(), n_seqs, max_tokens))
+        check(lib.skv_pad_steps(self._live(), n_seqs, max_tokens))
 
     def replayed(self, key: int) -> None:
         """Tells the library that a graph recorded with this key was launched in place of attend()."""

@@ -274,9 +274,9 @@ START_TEST(side_by_side)
 }
 END_TEST
 
-/* ---- steps of one shape ----------------------------------------------------------------------- */
+/* ---- padded steps ----------------------------------------------------------------------- */
 
-#define SHAPED 1024u /* tokens of the shape */
+#define PADDED 1024u /* tokens that steps are padded to */
 
 /* A recording of whole steps of up to n sequences. */
 struct recording {
@@ -297,7 +297,7 @@ static struct recording record(struct engine *e, uint32_t n)
 	struct recording r = {.n = n};
 	struct skv_seq *own;
 
-	OK(skv_set_step_shape(e->session, n, SHAPED));
+	OK(skv_pad_steps(e->session, n, PADDED));
 	OK(skv_seq_new(e->session, NULL, 0, &own));
 	OK(skv_step_begin(e->session, &SKV_STEP_ITEM(.seq = own, .n_tokens = 1), 1, devmem_stream()));
 	r.key = skv_step_key(e->session);
@@ -310,15 +310,15 @@ static struct recording record(struct engine *e, uint32_t n)
 	return r;
 }
 
-/* A step of the first n sequences, from a recording if the step has its shape. Returns whether it had. */
-static bool shaped(struct engine *e, const struct recording *r, uint32_t n)
+/* A step of the first n sequences, from a recording if the step has its key. Returns whether it had. */
+static bool padded(struct engine *e, const struct recording *r, uint32_t n)
 {
 	struct skv_step_item items[SEQS] = {0};
 	bool fits;
 
 	for (uint32_t i = 0; i < n; i++)
 		items[i] = SKV_STEP_ITEM(.seq = e->seq[i], .n_tokens = 1);
-	OK(skv_set_step_shape(e->session, r->n, SHAPED));
+	OK(skv_pad_steps(e->session, r->n, PADDED));
 	OK(skv_step_begin(e->session, items, n, devmem_stream()));
 	fits = skv_step_key(e->session) == r->key;
 	if (fits) {
@@ -332,7 +332,7 @@ static bool shaped(struct engine *e, const struct recording *r, uint32_t n)
 	return fits;
 }
 
-static bool shaped_as_alone(struct engine e[2], const struct recording *r, uint32_t n)
+static bool padded_as_alone(struct engine e[2], const struct recording *r, uint32_t n)
 {
 	struct skv_step_item items[SEQS] = {0};
 	const size_t floats = n * WIDTH;
@@ -342,28 +342,28 @@ static bool shaped_as_alone(struct engine e[2], const struct recording *r, uint3
 	for (uint32_t i = 0; i < n; i++)
 		items[i] = SKV_STEP_ITEM(.seq = e[0].seq[i], .n_tokens = 1);
 	run(&e[0], items, n);
-	fits = shaped(&e[1], r, n);
+	fits = padded(&e[1], r, n);
 	devmem_from(x, e[0].out, floats * sizeof(*x));
 	devmem_from(y, e[1].out, floats * sizeof(*x));
-	ck_assert_msg(!memcmp(x, y, floats * sizeof(*x)), "a step of %u sequences in the shape of %u differs", n, r->n);
+	ck_assert_msg(!memcmp(x, y, floats * sizeof(*x)), "a step of %u sequences padded to %u differs", n, r->n);
 	free(x);
 	return fits;
 }
 
-static const char *const shaped_specs[] = {"full", POLICY_BOUNDS "?budget=8&dense=1", POLICY_WINDOW "?budget=64",
+static const char *const padded_specs[] = {"full", POLICY_BOUNDS "?budget=8&dense=1", POLICY_WINDOW "?budget=64",
                                            POLICY_SKETCHES "?budget=32", POLICY_Q_HEADS "?budget=32&layers=1"};
 
 /*
- * Graphs that were recorded before there were sequences serve all steps of one shape: any number of sequences, of any
+ * Graphs that were recorded before there were sequences serve all padded steps: any number of sequences, of any
  * length, also after long prompts have enlarged the memory of other steps.
  */
-START_TEST(of_one_shape)
+START_TEST(of_padded_steps)
 {
 	struct recording r[2];
 	struct engine e[2];
 
-	engine_open(&e[0], shaped_specs[_i], true);
-	engine_begin(&e[1], shaped_specs[_i], false);
+	engine_open(&e[0], padded_specs[_i], true);
+	engine_begin(&e[1], padded_specs[_i], false);
 	r[0] = record(&e[1], SEQS);
 	r[1] = record(&e[1], 3);
 	engine_fill(&e[1]);
@@ -371,21 +371,21 @@ START_TEST(of_one_shape)
 	for (uint32_t i = 0; i < 40; i++) {
 		const uint32_t n = 1 + rnd_below(SEQS), grows = rnd_below(SEQS - 1), by = 1 + rnd_below(60);
 
-		ck_assert(shaped_as_alone(e, &r[n <= 3 && rnd_below(2)], n));
+		ck_assert(padded_as_alone(e, &r[n <= 3 && rnd_below(2)], n));
 		if (i % 8 == 7) {
 			prompt(&e[0], grows, by);
 			prompt(&e[1], grows, by);
 		}
 	}
-	prompt(&e[0], SEQS - 1, 3000); /* it no longer fits the shape */
+	prompt(&e[0], SEQS - 1, 3000); /* it is too long for padding */
 	prompt(&e[1], SEQS - 1, 3000);
-	ck_assert(!shaped_as_alone(e, &r[0], SEQS));
-	ck_assert(shaped_as_alone(e, &r[0], SEQS - 1));
-	ck_assert(!shaped_as_alone(e, &r[1], 4)); /* more sequences than its shape has */
-	ck_assert(shaped_as_alone(e, &r[1], 2));
+	ck_assert(!padded_as_alone(e, &r[0], SEQS));
+	ck_assert(padded_as_alone(e, &r[0], SEQS - 1));
+	ck_assert(!padded_as_alone(e, &r[1], 4)); /* more sequences than it is padded to */
+	ck_assert(padded_as_alone(e, &r[1], 2));
 	OK(skv_seq_policy(e[0].seq[0], "streaming")); /* two policies */
 	OK(skv_seq_policy(e[1].seq[0], "streaming"));
-	ck_assert(!shaped_as_alone(e, &r[0], 4));
+	ck_assert(!padded_as_alone(e, &r[0], 4));
 	for (int k = 0; k < 2; k++) {
 		OK(devmem_device()->graph_free(r[k].graph));
 		engine_close(&e[k]);
@@ -393,14 +393,14 @@ START_TEST(of_one_shape)
 }
 END_TEST
 
-START_TEST(shape_refused)
+START_TEST(padding_refused)
 {
 	struct engine e;
 
 	engine_open(&e, "full", false);
-	FAILS(skv_set_step_shape(e.session, 4, model.max_tokens + 1), EINVAL, "max_tokens = 8193, expected at most the model's 8192");
+	FAILS(skv_pad_steps(e.session, 4, model.max_tokens + 1), EINVAL, "max_tokens = 8193, expected at most the model's 8192");
 	OK(skv_step_begin(e.session, &SKV_STEP_ITEM(.seq = e.seq[0], .n_tokens = 1), 1, devmem_stream()));
-	FAILS(skv_set_step_shape(e.session, 4, 0), EBUSY, "a step is open");
+	FAILS(skv_pad_steps(e.session, 4, 0), EBUSY, "a step is open");
 	skv_step_abort(e.session);
 	engine_close(&e);
 }
@@ -418,7 +418,7 @@ int main(void)
 	tcase_add_loop_test(t, other_numbers, 0, 3);
 	tcase_add_loop_test(t, beside_prompts, 0, 3);
 	tcase_add_test(t, side_by_side);
-	tcase_add_loop_test(t, of_one_shape, 0, (int)(sizeof(shaped_specs) / sizeof(*shaped_specs)));
-	tcase_add_test(t, shape_refused);
+	tcase_add_loop_test(t, of_padded_steps, 0, (int)(sizeof(padded_specs) / sizeof(*padded_specs)));
+	tcase_add_test(t, padding_refused);
 	return run_suite(s);
 }

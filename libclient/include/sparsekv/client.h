@@ -441,15 +441,15 @@ SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct
 SKV_API uint64_t skv_step_key(struct skv_session *session);
 
 /*
- * Give the session's steps one shape, until the next call: a step in which up to n_seqs sequences decode one row each
- * is laid out as if n_seqs sequences of max_tokens tokens (0: the model's) decoded. Its key then depends neither on
- * their number nor on their lengths, until the policy is swapped. So an engine can capture one graph for each n_seqs
- * when it starts, the largest first: it begins a step of one sequence of its own, captures, and aborts the step. Rows
- * beyond the step's own are neither read nor written; skv_selection() has no lists to read (-ENOTSUP). Steps with
- * prompts, several rows of a sequence, more or longer sequences, several policies, or a policy that evicts or
- * compresses have other keys. n_seqs 0: no shape. Error: -EINVAL max_tokens; -EBUSY a step is open.
+ * Pad the session's decode steps, until the next call: a step in which up to n_seqs sequences decode one row each is
+ * laid out as if n_seqs sequences of max_tokens tokens (0: the model's) decoded. Its key then depends neither on their
+ * number nor on their lengths, until the policy is swapped. So an engine can capture one graph for each n_seqs when it
+ * starts, the largest first: it begins a step of one sequence of its own, captures, and aborts the step. Rows beyond
+ * the step's own are neither read nor written; skv_selection() has no lists to read (-ENOTSUP). Not padded are steps
+ * with prompts, several rows of a sequence, more or longer sequences, several policies, or a policy that evicts or
+ * compresses. n_seqs 0: no padding. Error: -EINVAL max_tokens; -EBUSY a step is open.
  */
-SKV_API int skv_set_step_shape(struct skv_session *session, uint32_t n_seqs, uint32_t max_tokens);
+SKV_API int skv_pad_steps(struct skv_session *session, uint32_t n_seqs, uint32_t max_tokens);
 
 /*
  * Tell the library that a graph captured in a step with this key was launched for the open step, whose layers all count

@@ -1,14 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/step/shape.c - lays steps out for a given batch size and length, so that one CUDA graph replays them all:
- * skv_set_step_shape().
+ * libclient/step/padding.c - pads decode steps to a given batch size and length, so that one CUDA graph replays them
+ * all: skv_pad_steps().
  *
  * A recording holds addresses, and sizes from which kernels derive their grids and the layout of their workspace. All
  * else is data that kernels read in each step: which sequences there are, their lengths, their pages. So all steps that
  * are laid out for the same sizes, in memory that does not move, can be replayed from one recording. These steps have memory
  * of their own: other steps would move it, for example if a long prompt enlarged the workspace.
  */
-#include "libclient/step/shape.h"
+#include "libclient/step/padding.h"
 
 #include <errno.h>
 
@@ -23,13 +23,13 @@ static bool fits(const struct skv_session *s)
 {
 	const struct step *st = &s->step;
 
-	if (!s->device || st->shape.n_seqs == 0 || st->n_batches != 1 || st->n != st->n_decode || st->n > st->shape.n_seqs ||
+	if (!s->device || st->padding.n_seqs == 0 || st->n_batches != 1 || st->n != st->n_decode || st->n > st->padding.n_seqs ||
 	    st->batch[0].rows > 1 || st->batch[0].compresses || st->batch[0].policy->n_evicting > 0)
 		return false;
 	for (uint32_t i = 0; i < st->n; i++) {
 		const struct skv_seq *q = st->items[i].seq;
 
-		if (seq_by_layer(q) || q->len >= st->shape.max_tokens)
+		if (seq_by_layer(q) || q->len >= st->padding.max_tokens)
 			return false;
 	}
 	return true;
@@ -45,7 +45,7 @@ static bool fits(const struct skv_session *s)
 
 static void swap_memory(struct skv_session *s)
 {
-	struct shape_memory *x = &s->step.shape.apart;
+	struct padding_memory *x = &s->step.padding.apart;
 	struct step *st = &s->step;
 	struct device *d = s->device;
 
@@ -59,24 +59,24 @@ static void swap_memory(struct skv_session *s)
 	SWAP(d->cap, x->cap);
 }
 
-void shape_choose(struct skv_session *s)
+void padding_choose(struct skv_session *s)
 {
 	struct step *st = &s->step;
 	const bool on = fits(s);
 
-	if (on != st->shape.on)
+	if (on != st->padding.on)
 		swap_memory(s);
-	st->shape.on = on;
+	st->padding.on = on;
 }
 
-uint32_t shape_seqs(const struct skv_session *s, uint32_t n)
+uint32_t padding_seqs(const struct skv_session *s, uint32_t n)
 {
-	return s->step.shape.on ? s->step.shape.n_seqs : n;
+	return s->step.padding.on ? s->step.padding.n_seqs : n;
 }
 
-static void shape_close(struct skv_session *s)
+static void padding_close(struct skv_session *s)
 {
-	struct shape_memory *x = &s->step.shape.apart;
+	struct padding_memory *x = &s->step.padding.apart;
 
 	scratch_free(s, x->scratch);
 	scratch_free(s, x->arena);
@@ -84,25 +84,25 @@ static void shape_close(struct skv_session *s)
 	scratch_free(s, x->attended);
 }
 
-const struct feature shape_feature = {.close = shape_close};
+const struct feature padding_feature = {.close = padding_close};
 
 static int set(struct skv_session *s, uint32_t n_seqs, uint32_t max_tokens)
 {
 	struct step *st = &s->step;
 
 	if (max_tokens > s->model.max_tokens)
-		return error_set(-EINVAL, "the shape has max_tokens = %u, expected at most the model's %u", max_tokens,
+		return error_set(-EINVAL, "steps are padded to max_tokens = %u, expected at most the model's %u", max_tokens,
 		                 s->model.max_tokens);
 	max_tokens = max_tokens ? max_tokens : s->model.max_tokens;
-	if (n_seqs == st->shape.n_seqs && max_tokens == st->shape.max_tokens)
+	if (n_seqs == st->padding.n_seqs && max_tokens == st->padding.max_tokens)
 		return 0;
-	st->shape.n_seqs = n_seqs;
-	st->shape.max_tokens = max_tokens;
+	st->padding.n_seqs = n_seqs;
+	st->padding.max_tokens = max_tokens;
 	st->steady.follows = false;
 	return 0;
 }
 
-int skv_set_step_shape(struct skv_session *s, uint32_t n_seqs, uint32_t max_tokens)
+int skv_pad_steps(struct skv_session *s, uint32_t n_seqs, uint32_t max_tokens)
 {
 	void *was;
 	int e = device_lock(s, &was);
