@@ -3,12 +3,12 @@
 Connections to a daemon. client.h has the contract of each call; the docstrings here only describe what Python adds.
 """
 import errno
-import weakref
 from types import TracebackType
 from typing import Any, Self
 
 from ._native import ffi, lib
 from .errors import Error, check
+from .handle import Handle
 from .model import Model
 from .session import Session
 from .text import c_text
@@ -32,24 +32,23 @@ class Client:
 
     def __init__(self, socket: str | None = None):
         ret = ffi.new("struct skv_client **")
-        self._c: Any = None
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._handle = Handle()
         try:
             check(lib.skv_connect(ret, c_text("socket", socket) if socket else ffi.NULL))
         except Error as e:
             if e.errno in (errno.ENOENT, errno.ECONNREFUSED):
                 e.strerror = f"{e.strerror}; `systemctl start sparsekvd` starts the system's daemon, sparsekv.private() one of your own"
             raise
-        self._c = ret[0]
+        self._handle.c = ret[0]
 
     @property
     def closed(self) -> bool:
-        return self._c is None
+        return self._handle.c is None
 
     def _live(self) -> Any:
-        if self._c is None:
+        if self._handle.c is None:
             raise ValueError("the client is closed")
-        return self._c
+        return self._handle.c
 
     def open(self, model: Model, policy: str = "full") -> Session:
         """Opens a session: one model, and the default policy of its sequences ("name?key=value&...")."""
@@ -57,9 +56,7 @@ class Client:
         ret = ffi.new("struct skv_session **")
         check(lib.skv_open(self._live(), c_model, c_text("policy", policy), ret))
         del kept
-        session = Session(self, model, ret[0])
-        self._sessions.add(session)
-        return session
+        return Session(self, model, Handle(ret[0], self._handle))
 
     def set_timeout(self, seconds: float) -> None:
         """Sets how long a call may wait for the daemon (default 5 s; 0: not at all)."""
@@ -71,12 +68,9 @@ class Client:
 
     def close(self) -> None:
         """Closes the connection; a second call does nothing."""
-        if self._c is None:
-            return
-        for session in list(self._sessions):
-            session.close()
-        c, self._c = self._c, None
-        lib.skv_disconnect(c)
+        c = self._handle.close()
+        if c is not None:
+            lib.skv_disconnect(c)
 
     def __enter__(self) -> Self:
         return self

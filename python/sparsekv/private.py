@@ -1,13 +1,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A private daemon for one program: for notebooks, examples and tests. It needs no root and no systemd."""
 import atexit
-import weakref
 from pathlib import Path
 from typing import Any
 
 from ._native import ffi, lib
 from .client import Client
 from .errors import check_engine
+from .handle import Handle
 from .text import c_text
 
 
@@ -36,13 +36,12 @@ class PrivateClient(Client):
     _daemon: Any
 
     def __init__(self, pool_bytes: int | None, args: tuple[str, ...]):
-        self._c = self._daemon = None
-        self._sessions = weakref.WeakSet()
+        self._handle, self._daemon = Handle(), None
         daemon, client, error = ffi.new("struct eng_private **"), ffi.new("struct skv_client **"), ffi.new("struct eng_error *")
         more = [ffi.new("char[]", c_text("argument", arg)) for arg in args]
         c_more = ffi.new("const char *[]", [*more, ffi.NULL])
         check_engine(lib.eng_private_start(pool_bytes or 0, c_more, daemon, client, error), error)
-        self._c, self._daemon = client[0], daemon[0]
+        self._handle.c, self._daemon = client[0], daemon[0]
         self.socket = ffi.string(lib.eng_private_socket(self._daemon)).decode()
         self.directory = str(Path(self.socket).parent)
         atexit.register(self.close)

@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sessions, sequences and steps."""
-import weakref
+import errno
 from collections.abc import Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from ._native import ffi, lib
 from .errors import check
+from .handle import Handle
 from .model import Model
 from .tensors import RowsOf
 from .text import c_text
@@ -106,19 +107,19 @@ class Seq:
     detach() or drop(), the sequence is detached: a named one stays in the daemon, an unnamed one is freed.
     """
 
-    def __init__(self, session: "Session", c: Any, name: str | None):
+    def __init__(self, session: "Session", handle: Handle, name: str | None):
         self.session = session
         self.name = name
-        self._c: Any = c
+        self._handle = handle
 
     @property
     def closed(self) -> bool:
-        return self._c is None
+        return self._handle.c is None
 
     def _live(self) -> Any:
-        if self._c is None:
+        if self._handle.c is None:
             raise ValueError(f"the sequence {self.name or ''} is detached or dropped")
-        return self._c
+        return self._handle.c
 
     def __len__(self) -> int:
         return lib.skv_seq_len(self._live())
@@ -187,18 +188,22 @@ class Seq:
         Detaches the sequence. A named one stays in the daemon for any client of this user; an unnamed one is dropped.
         A second call does nothing.
         """
-        if self._c is not None:
-            c, self._c = self._c, None
-            check(lib.skv_seq_detach(c))
+        self._free(lib.skv_seq_detach)
 
     def drop(self) -> None:
         """Drops the sequence and its pages. A second call does nothing."""
-        if self._c is not None:
-            c, self._c = self._c, None
-            check(lib.skv_seq_drop(c))
+        self._free(lib.skv_seq_drop)
+
+    def _free(self, free: Any) -> None:
+        if self._handle.c is None:
+            return
+        ret = free(self._handle.c)
+        if ret not in (-errno.EBUSY, -errno.ENOMEM):  # with these errors the sequence is as it was
+            self._handle.close()
+        check(ret)
 
     def __del__(self) -> None:
-        c, self._c = self._c, None
+        c = self._handle.close()
         if c is not None:
             lib.skv_seq_detach(c)  # during an open step this is refused; the end of the session frees the sequence
 
@@ -209,11 +214,10 @@ class Session:
     session.step(items)`, which aborts the step if the block raises an exception.
     """
 
-    def __init__(self, client: "Client", model: Model, c: Any):
+    def __init__(self, client: "Client", model: Model, handle: Handle):
         self.client = client
         self.model = model
-        self._c: Any = c
-        self._seqs: weakref.WeakSet[Seq] = weakref.WeakSet()
+        self._handle = handle
         self._rows = RowsOf(model)
         self._items: Any = ffi.NULL
         self._n_items = 0
@@ -222,17 +226,15 @@ class Session:
 
     @property
     def closed(self) -> bool:
-        return self._c is None
+        return self._handle.c is None
 
     def _live(self) -> Any:
-        if self._c is None:
+        if self._handle.c is None:
             raise ValueError("the session is closed")
-        return self._c
+        return self._handle.c
 
     def _own(self, c: Any, name: str | None) -> Seq:
-        seq = Seq(self, c, name)
-        self._seqs.add(seq)
-        return seq
+        return Seq(self, Handle(c, self._handle), name)
 
     # ---- sequences ----
 
@@ -412,12 +414,9 @@ class Session:
 
     def close(self) -> None:
         """Aborts an open step, detaches all sequences, and closes the session. A second call does nothing."""
-        if self._c is None:
-            return
-        c, self._c = self._c, None
-        for seq in list(self._seqs):
-            seq._c = None
-        lib.skv_close(c)
+        c = self._handle.close()
+        if c is not None:
+            lib.skv_close(c)
 
     def __enter__(self) -> Self:
         return self

@@ -150,6 +150,32 @@ def test_names(client, rng):
             len(a.seq)
 
 
+def test_collected_at_once(client):
+    """The garbage collector takes a client, its session and its sequence together, and finalizes them in any order."""
+    for _ in range(8):
+        own = sparsekv.Client(client.socket)
+        session = own.open(MODEL)
+        seq = session.new()
+        seq.cycle = session.cycle = own.cycle = [own, session, seq]
+        del own, session, seq
+        gc.collect()
+
+
+def test_a_sequence_in_a_step_stays(client):
+    """Detaching it is refused, and the object remains what it was."""
+    with client.open(MODEL) as session:
+        seq = session.new()
+        session.begin([Item(seq)])
+        for free in (seq.detach, seq.drop):
+            with pytest.raises(sparsekv.Error, match="step") as e:
+                free()
+            assert e.value.errno == errno.EBUSY
+        session.abort()
+        assert not seq.closed and len(seq) == 0
+        seq.drop()
+        assert seq.closed
+
+
 def test_no_text_ends_early(client):
     """C would read only up to the NUL, and use something else: another existing sequence, or another model."""
     identity = Identity()
