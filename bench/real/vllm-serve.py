@@ -3,14 +3,15 @@
 """Compares stock vLLM and vLLM with its KV cache in sparsekvd by `vllm bench serve`, as one table.
 
 usage: vllm-serve.py MODEL [--rounds N] [--input N]... [--concurrency N]... [--policy SPEC]... [--output N] [--requests N]
-                     [--pool-bytes N] [--dtype TYPE]
+                     [--pool-bytes N] [--dtype TYPE] [--load-format FORMAT]
 
 Each round starts the stock engine, measures it and ends it, then does the same with ours, measuring with each policy
 in turn; every other round begins with ours. Prompts are random tokens, with another seed in each measurement but the
 same for both engines; prefix caches are off in both. --requests is the least number of requests of a measurement; the
 concurrency, if larger, replaces it. The table has medians over the rounds: output tokens a second, milliseconds to
 the first token (TTFT) and for each further one (TPOT); these are medians over the requests of a measurement. Needs
-vLLM and the package sparsekv (./setup check-python makes an environment with them).
+vLLM and the package sparsekv (./setup check-python makes an environment with them). $SPARSEKV_TEST_DEVICE=cuda:0 measures
+vLLM's CUDA build; --load-format dummy needs a model's configuration and tokenizer only.
 """
 import argparse
 import json
@@ -25,7 +26,7 @@ import sparsekv
 
 os.environ.setdefault("SKV_SEED", "1")
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "python/tests/vllm"))
-from server import Server  # noqa: E402
+from server import ON_CUDA, Server  # noqa: E402
 
 FIGURES = {"output_throughput": "tokens/s", "median_ttft_ms": "TTFT ms", "median_tpot_ms": "TPOT ms"}
 
@@ -52,10 +53,13 @@ def measure(a, server, seed, n_input, concurrency, policy, folder):
 def measure_engine(a, ours, number, folder, found):
     """Starts an engine and measures it; adds the figures to `found` by (policy, input, concurrency)."""
     longest = max(a.input) + a.output + 16
-    args = ["--max-model-len", str(longest), "--max-num-batched-tokens", "2048", "--no-enable-prefix-caching", "--dtype", a.dtype]
+    chunk = 8192 if ON_CUDA else 2048
+    args = ["--max-model-len", str(longest), "--max-num-batched-tokens", str(chunk), "--no-enable-prefix-caching", "--load-format", a.load_format]
+    args += ["--dtype", a.dtype, "--max-num-seqs", str(max(16, *a.concurrency))]
     if ours is None:
         args += ["--kv-cache-memory-bytes", str(a.pool_bytes)]
-    with sparsekv.private(a.pool_bytes) as client, Server(Path(a.model), Path(folder, "server.log"), *args, ours=ours, daemon=client.socket) as server:
+    pools = [1 << 30, f"--cuda-pool-bytes={a.pool_bytes}"] if ON_CUDA else [a.pool_bytes]
+    with sparsekv.private(*pools) as client, Server(Path(a.model), Path(folder, "server.log"), *args, ours=ours, daemon=client.socket) as server:
         for n_input in a.input:
             for concurrency in a.concurrency:
                 seed = 100 * n_input + 10 * concurrency + 1000003 * number
@@ -88,7 +92,8 @@ def main():
     p.add_argument("--output", type=int, default=64)
     p.add_argument("--requests", type=int, default=2)
     p.add_argument("--pool-bytes", type=int, default=4 << 30)
-    p.add_argument("--dtype", default="float32")
+    p.add_argument("--dtype", default="bfloat16" if ON_CUDA else "float32")
+    p.add_argument("--load-format", default="auto")
     a = p.parse_args()
     a.input, a.concurrency, a.policy = a.input or [512, 4096], a.concurrency or [1, 8], a.policy or ["full", "sketch"]
     found = {}

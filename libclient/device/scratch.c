@@ -11,7 +11,8 @@
 
 int scratch_grow(struct skv_session *s, void **mem, size_t *bytes, size_t need)
 {
-	size_t more = (need + need / 4 + 63) / 64 * 64;
+	/* CUDA graphs hold the address of what padded steps use, so this memory moves as seldom as possible */
+	size_t more = (need + (s->step.padding.on ? need : need / 4) + 63) / 64 * 64;
 
 	if (need <= *bytes)
 		return 0;

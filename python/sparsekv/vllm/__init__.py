@@ -4,7 +4,7 @@ vLLM on sparsekvd: an attention backend and a connector, out of tree, for vLLM 0
 
     sparsekvd &                                              # $SPARSEKV_SOCKET, where it is not the system's
     vllm serve MODEL --kv-transfer-config '{"kv_connector": "SparseKVConnector", "kv_role": "kv_both",
-        "kv_connector_extra_config": {"policy": "full"}}'    # on CUDA also: --attention-backend CUSTOM --no-async-scheduling
+        "kv_connector_extra_config": {"policy": "full"}}'    # on CUDA also: --attention-backend CUSTOM
     curl .../v1/completions -d '{..., "kv_transfer_params": {"sparsekv": {"policy": "delta?budget=0.25", "name": "chat-17"}}}'
 
 vLLM keeps its scheduler, its block tables and its sampling. Its own KV cache shrinks to 4 bytes a token and layer. K
@@ -13,7 +13,7 @@ nothing for engines without this connector.
 
 The connector has two halves in two processes: scheduler.py decides which sequences exist and which rows a step has;
 worker.py holds the sequences and runs the steps. plan.py has the messages between them. backend.py has the classes
-that vLLM's layers call.
+that vLLM's layers call. graphs.py replays decode steps as CUDA graphs, and sampling.py passes on what vLLM sampled.
 """
 import logging
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
-from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 from vllm.v1.attention.backend import (
     AttentionBackend,
     AttentionCGSupport,
@@ -18,7 +17,9 @@ from vllm.v1.attention.backend import (
     CommonAttentionMetadata,
     MultipleOf,
 )
-from vllm.v1.kv_cache_interface import AttentionSpec, FullAttentionSpec
+from vllm.v1.kv_cache_interface import AttentionSpec, FullAttentionSpec, KVCacheSpec
+
+from .worker import worker_half
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -107,11 +108,14 @@ class SparseKVCPUBackend(SparseKVBackend):
 
 
 class SparseKVMetadataBuilder(AttentionMetadataBuilder[SparseKVMetadata]):
-    """
-    Assigns rows to requests. Steps begin and attend in Python, so a CUDA graph of the whole model cannot replay them.
-    """
+    """Assigns rows to requests."""
 
-    _cudagraph_support: ClassVar[AttentionCGSupport] = AttentionCGSupport.NEVER
+    @classmethod
+    def get_cudagraph_support(cls, vllm_config: "VllmConfig", kv_cache_spec: KVCacheSpec) -> AttentionCGSupport:
+        """Steps in which each request decodes one row are replayed as a whole (graphs.py)."""
+        alone = vllm_config.speculative_config is None and vllm_config.parallel_config.data_parallel_size == 1
+        whole = alone and vllm_config.use_v2_model_runner and vllm_config.device_config.device_type == "cuda"
+        return AttentionCGSupport.UNIFORM_SINGLE_TOKEN_DECODE if whole else AttentionCGSupport.NEVER
 
     def __init__(self, kv_cache_spec: AttentionSpec, layer_names: list[str], vllm_config: "VllmConfig", device: torch.device):
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
@@ -169,9 +173,7 @@ class SparseKVImpl(AttentionImpl[SparseKVMetadata]):
         """query, output: [rows, num_heads, head_size]; key, value: [rows, num_kv_heads, head_size]. Rows may be padded."""
         if output_scale is not None or output_block_scale is not None:
             raise NotImplementedError("sparsekv.vllm: quantized attention output")
-        worker = None
-        if attn_metadata is not None and has_kv_transfer_group():
-            worker = getattr(get_kv_transfer_group(), "worker", None)
+        worker = worker_half()
         if worker is None or not worker.attend(layer.layer_name, attn_metadata, query, key, value, output):
             output.zero_()
         return output

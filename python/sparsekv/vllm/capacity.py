@@ -49,7 +49,8 @@ def limit(vllm_config: "VllmConfig") -> None:
     params = engine_params(vllm_config.kv_transfer_config.kv_connector_extra_config)
     kind = vllm_config.device_config.device_type
     shape = shape_of(vllm_config, params, "cuda:0" if kind == "cuda" else "cpu")
-    try_policy(vllm_config, params.policy)
+    for policy in (params.policy, *(params.capture_policies or ())):
+        try_policy(vllm_config, policy)
     ask = pages_of_device if kind == "cuda" else pages
     room, need = ask(params.socket, shape, params.policy, model.max_model_len, vllm_config.scheduler_config.max_num_batched_tokens)
     blocks = blocks_of(room, need, vllm_config, shape, params)

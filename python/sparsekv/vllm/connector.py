@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from vllm.distributed.kv_transfer.kv_connector.v1.base import KVConnectorBase_V1, KVConnectorMetadata, KVConnectorRole, SupportsHMA
 from vllm.v1.core.sched.output import SchedulerOutput
 
-from . import capacity, metrics, model, preemption
+from . import capacity, graphs, metrics, model, preemption, sampling
 from .params import engine_params
 from .plan import Plan, Report
 from .scheduler import Scheduler
@@ -36,6 +36,10 @@ class SparseKVConnector(KVConnectorBase_V1, SupportsHMA):
             preemption.install()
         else:
             self.worker = Worker(vllm_config, params)
+            if vllm_config.use_v2_model_runner:
+                sampling.install()
+            if vllm_config.use_v2_model_runner and vllm_config.device_config.device_type == "cuda":
+                graphs.install()
 
     # ---- before the connector exists ----
 
@@ -57,7 +61,8 @@ class SparseKVConnector(KVConnectorBase_V1, SupportsHMA):
 
     def start_load_kv(self, forward_context: "ForwardContext", **kwargs: Any) -> None:
         assert self.worker is not None
-        self.worker.order = kwargs.get("request_ids")
+        if "request_ids" in kwargs:  # Model Runner V2
+            self.worker.start(kwargs["request_ids"], kwargs.get("attn_metadata"))
 
     def wait_for_layer_load(self, layer_name: str) -> None:
         """Does nothing: K and V are not loaded, attention reads them in place."""

@@ -20,11 +20,13 @@ def refuse(vllm_config: "VllmConfig") -> None:
     for what in ("tensor_parallel_size", "pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, what, 1) != 1:
             raise ValueError(f"sparsekv.vllm: {what} is {getattr(parallel, what)}, expected 1")
-    if vllm_config.scheduler_config.async_scheduling:
+    if vllm_config.scheduler_config.async_scheduling and not vllm_config.use_v2_model_runner:
         raise ValueError(
-            "sparsekv.vllm: expected --no-async-scheduling: sequences record their token ids, which an asynchronous "
-            "scheduler does not know when it plans a step"
+            "sparsekv.vllm: expected --no-async-scheduling with Model Runner V1: sequences record their token ids, which an "
+            "asynchronous scheduler does not know when it plans a step"
         )
+    if vllm_config.scheduler_config.async_scheduling and vllm_config.speculative_config is not None:
+        raise ValueError("sparsekv.vllm: expected --no-async-scheduling with drafts: how many of them count must be known when the next step is planned")
     if str(cache.cache_dtype) not in ("auto", str(model.dtype).rpartition(".")[2]):
         raise ValueError(f"sparsekv.vllm: --kv-cache-dtype is {cache.cache_dtype}, expected auto: kv_connector_extra_config's kv_dtype, \"fp8\" for one, is the type of K and V here")
     if model.use_mla:

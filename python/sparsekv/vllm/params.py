@@ -43,6 +43,8 @@ class EngineParams:
     fork_tokens: least number of common tokens for a fork
     retain: number of sequences of finished requests that are kept for forks, until their pages are needed
     max_tokens: limit of all sequences together; None: what the pool holds
+    capture_policies: besides `policy`, those whose decode steps are captured as CUDA graphs when the engine starts; others
+        when requests have named them
     """
 
     policy: str = "full"
@@ -55,6 +57,7 @@ class EngineParams:
     fork_tokens: int = 64
     retain: int = 16
     max_tokens: int | None = None
+    capture_policies: list[str] | None = None
 
 
 def checked(cls: type, what: str, values: Mapping[str, Any]) -> Any:
@@ -67,7 +70,7 @@ def checked(cls: type, what: str, values: Mapping[str, Any]) -> Any:
             raise ValueError(f"{what}: unknown key {key!r}, expected {', '.join(known)}")
         its = known[key].type
         kinds = (its.__name__ if isinstance(its, type) else str(its)).split(" | ")
-        if ("None" if value is None else type(value).__name__) not in kinds:
+        if ("None" if value is None else type(value).__name__) not in [kind.partition("[")[0] for kind in kinds]:
             raise ValueError(f"{what}: {key} is {value!r}, expected {' or '.join(kinds)}")
     return cls(**values)
 
@@ -79,6 +82,8 @@ def engine_params(extra: Mapping[str, Any]) -> EngineParams:
         raise ValueError(f"kv_connector_extra_config: model_name is {p.model_name!r}, expected 1 to 63 characters of printable ASCII without space")
     if p.names not in ("request", "request-id"):
         raise ValueError(f"kv_connector_extra_config: names is {p.names!r}, expected 'request' or 'request-id'")
+    if not all(isinstance(policy, str) for policy in p.capture_policies or ()):
+        raise ValueError(f"kv_connector_extra_config: capture_policies is {p.capture_policies!r}, expected a list of policies")
     if p.fork_tokens < 1 or p.retain < 0 or p.threads < 0:
         raise ValueError("kv_connector_extra_config: expected fork_tokens >= 1, retain >= 0 and threads >= 0")
     return p

@@ -54,7 +54,8 @@ class Rows:
     """
     The rows of one request in a step.
 
-    start, tokens: position of the first row, and token ids
+    start, n: position of the first row, and number of rows
+    tokens: their ids; None: one row, of the token that was sampled last, which the scheduler does not know yet
     block: vLLM's block that the first row is written to
     remaining: tokens of the prompt that later steps append
     drafts: number of rows that are candidates
@@ -62,7 +63,8 @@ class Rows:
 
     seq: int
     start: int
-    tokens: list[int]
+    n: int
+    tokens: list[int] | None
     block: int
     prompt: bool
     remaining: int = 0

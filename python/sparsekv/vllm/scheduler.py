@@ -286,15 +286,17 @@ class Scheduler:
         start = request.num_computed_tokens
         assert entry.seq is not None and output.kv_connector_block_state is not None
         (blocks,) = output.kv_connector_block_state.get_block_ids(request.request_id) or ([],)
-        ids = [*request.all_token_ids[start : start + n - len(drafts)], *drafts]
+        ids: list[int] | None = [*request.all_token_ids[start : start + n - len(drafts)], *drafts]
+        if n == 1 and not ids:  # asynchronous scheduling: the token is being sampled
+            ids = None
         prompt = start < entry.prompt_end and not drafts
         left = max(0, entry.prompt_end - start - n) if prompt else 0
-        return Rows(entry.seq, start, ids, blocks[start // self.block_size], prompt, left, len(drafts))
+        return Rows(entry.seq, start, n, ids, blocks[start // self.block_size], prompt, left, len(drafts))
 
     @staticmethod
     def _accepted(rows: Rows, request: "Request", tokens_before: int) -> int:
         """Number of rows that count in a step with drafts: one for each sampled token. Rows of prompts all count."""
-        return min(request.num_tokens - tokens_before, len(rows.tokens)) if rows.drafts else len(rows.tokens)
+        return min(request.num_tokens - tokens_before, rows.n) if rows.drafts else rows.n
 
     # ---- results ----
 

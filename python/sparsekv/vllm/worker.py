@@ -2,19 +2,26 @@
 """
 The half in the worker's process: the session, its sequences by number, and the steps.
 
-A step begins in the first layer's attention, because only then both the plan and the batch's order are known. It is
-committed in wait_for_save, after the last layer. A step with drafts stays open until the next plan tells how many
-rows count: sampling comes after wait_for_save, and connectors are not told its result.
+A step begins as soon as the plan and the batch's order are known: under Model Runner V2 in start_load_kv, otherwise in
+the first layer's attention. It is committed in wait_for_save, after the last layer. A step with drafts stays open until
+the next plan tells how many rows count.
+
+Under V2 the commit records the sampled tokens, which may still be in the device's queue (sampling.py). So the next step
+may be planned before the host knows them: asynchronous scheduling.
 """
 import errno
+import itertools
 import logging
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sparsekv
 import torch
 from sparsekv import Item, Seq
+from vllm.distributed.kv_transfer import get_kv_transfer_group, has_kv_transfer_group
 
 from . import metrics
 from ..session import common
@@ -26,6 +33,7 @@ if TYPE_CHECKING:
     from vllm.config import VllmConfig
 
     from .backend import SparseKVMetadata
+    from .graphs import StepGraphs
 
 log = logging.getLogger("vllm.sparsekv")
 
@@ -35,22 +43,40 @@ def device_of(vllm_config: "VllmConfig") -> str:
     return f"cuda:{torch.cuda.current_device()}" if kind == "cuda" else "cpu"
 
 
+def worker_half() -> "Worker | None":
+    """The worker's half of this process's connector; None: another connector, or vLLM's warm-up and profiling."""
+    return getattr(get_kv_transfer_group(), "worker", None) if has_kv_transfer_group() else None
+
+
+def leave_default_stream() -> None:
+    """Steps are captured on the stream that they run on, and the default stream cannot be captured."""
+    default = torch.cuda.default_stream()
+    if torch.cuda.current_stream() == default:
+        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        stream.wait_stream(default)
+        torch.cuda.set_stream(stream)
+
+
 @dataclass
 class Step:
     """
     An open step.
 
     rows: of these requests
+    requests: their places in the batch; None: it has all of the batch's requests
     n: rows of vLLM's batch without padding
     index: the rows of the batch that are in the step; None: all
     attended: number of layers so far
+    sampled: token sampled for each request of the batch, or -1, as int32
     late: it ends with the next plan
     """
 
     rows: list[Rows]
+    requests: list[int] | None
     n: int
     index: torch.Tensor | None
     attended: int = 0
+    sampled: torch.Tensor | None = None
     late: bool = False
 
 
@@ -62,17 +88,22 @@ class Worker:
     def __init__(self, vllm_config: "VllmConfig", params: EngineParams):
         self.params = params
         self.device = device_of(vllm_config)
+        if self.device != "cpu":
+            leave_default_stream()
         model, self.layers = model_of(vllm_config, params, self.device)
         self.client = sparsekv.Client(params.socket)
         self.client.set_threads(params.threads or torch.get_num_threads())
         self.session = self.client.open(model, params.policy)
         log.info("sparsekv: model %s of %d layers, policy %s, kernels %s", model.name, model.n_layers, self.session.policy, self.session.backend)
         self.seqs: dict[int, Seq] = {}
+        self.policies: dict[int, str] = {}  # of the sequences that have one of their own
         self.left: OrderedDict[str, None] = OrderedDict()  # names of detached sequences, the oldest first
         self.plan: Plan | None = None
-        self.order: list[str] | None = None
         self.step: Step | None = None
         self.begun = False
+        self.committed: torch.Tensor | None = None  # sampled tokens that the device's queue still reads
+        self.graphs: "StepGraphs | None" = None
+        self.metadata: dict[str, Any] = dict.fromkeys(self.layers)  # of the attention layers, if vLLM replays the step
         self.made = Report()
         self.stats = metrics.Source(self.session)
 
@@ -89,7 +120,7 @@ class Worker:
             self._look(look)
         for new in plan.open:
             self._open(new)
-        self.plan, self.order, self.begun = plan, None, False
+        self.plan, self.begun = plan, False
 
     def _finish_late(self, accepted: dict[int, int]) -> None:
         if self.step is None:
@@ -102,6 +133,7 @@ class Worker:
 
     def _close(self, number: int, keep: bool) -> None:
         seq = self.seqs.pop(number, None)
+        self.policies.pop(number, None)
         if seq is None:
             return
         try:
@@ -173,12 +205,15 @@ class Worker:
         self.seqs[new.seq] = seq
         if new.source is None:
             self._set_policy(new.seq, new.policy)
+        elif new.source in self.policies:
+            self.policies[new.seq] = self.policies[new.source]
 
     def _set_policy(self, number: int, policy: str | None) -> None:
         if policy is None:
             return
         try:
             self.seqs[number].set_policy(policy)
+            self.policies[number] = policy
         except sparsekv.Error as e:
             self._remark(number, f"policy {policy}: {e.strerror}: {self.session.policy} ran instead")
 
@@ -188,16 +223,16 @@ class Worker:
 
     # ---- the step ----
 
-    def attend(self, layer: str, batch: "SparseKVMetadata", q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor) -> bool:
+    def attend(self, layer: str, batch: "SparseKVMetadata | None", q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor) -> bool:
         """
         Attends one layer's rows, [rows, heads, head_dim] each. Returns False if no step is planned, as in vLLM's
         warm-up.
         """
-        if self.plan is None or not self.plan.rows:
-            return False
         number = self.layers[layer]
         if not self.begun:
-            self._begin(self.plan, batch)
+            if self.plan is None or not self.plan.rows or batch is None:
+                return False
+            self._begin(self._order_of_blocks(self.plan, batch))
         step = self.step
         if step is None:  # all rows failed
             return False
@@ -214,30 +249,47 @@ class Worker:
         step.attended += 1
         return True
 
-    def _batch(self, plan: Plan, batch: "SparseKVMetadata") -> list[Rows]:
-        """Returns the plan's rows in the order of vLLM's batch."""
-        if self.order is not None:
-            return [plan.rows[request] for request in self.order]
+    @staticmethod
+    def _order_of_blocks(plan: Plan, batch: "SparseKVMetadata") -> list[Rows]:
+        """Returns the plan's rows in the order of vLLM's batch, as the slots of the batch's rows show it."""
         by_block = {rows.block: rows for rows in plan.rows.values()}
         first = batch.slots[batch.query_start[: len(plan.rows)]]  # waits for a device
-        return [by_block[slot // plan.block_size] for slot in first.tolist()]
+        order = [by_block[slot // plan.block_size] for slot in first.tolist()]
+        if [rows.n for rows in order] != [b - a for a, b in zip(batch.query_start, batch.query_start[1:])][: len(order)]:
+            raise RuntimeError(f"sparsekv: vLLM's batch is not the plan's: rows {batch.query_start}, expected {[rows.n for rows in order]}")
+        return order
 
-    def _begin(self, plan: Plan, batch: "SparseKVMetadata") -> None:
+    def start(self, requests: list[str], metadata: dict[str, "SparseKVMetadata"] | None) -> None:
+        """
+        Begins the planned step under Model Runner V2, which passes the batch's requests in order. metadata: of the
+        layers, if vLLM replays the step as a whole; it has the batch size with padding.
+        """
+        if self.plan is None or not self.plan.rows:
+            return
+        order = [self.plan.rows[request] for request in requests]
+        if metadata is not None and self.graphs is not None:
+            self.metadata, n_padded = metadata, len(next(iter(metadata.values())).slots)
+            policies = tuple(sorted({self.policies.get(rows.seq, "") for rows in order}))
+            self.session.pad_steps(n_padded, self.graphs.padding(n_padded, policies, max(rows.start for rows in order) + 1))
+        elif self.device != "cpu":
+            self.session.pad_steps(0)
+        self._begin(order)
+
+    def _begin(self, order: list[Rows]) -> None:
         """Begins the step with those requests of the batch that have sequences and pages."""
-        order = self._batch(plan, batch)
-        spans = list(zip(batch.query_start, batch.query_start[1:]))[: len(order)]
-        if [len(rows.tokens) for rows in order] != [b - a for a, b in spans]:
-            raise RuntimeError(f"sparsekv: vLLM's batch is not the plan's: rows {batch.query_start}, expected {[len(rows.tokens) for rows in order]}")
+        assert self.plan is not None
         live = [rows for rows in order if self._ready(rows)]
         while live and not self._reserve(live):
-            live = self._give_up_some(plan, live)
+            live = self._give_up_some(self.plan, live)
         self.begun = True
         if not live:
             return
-        index = None
+        requests, index = None, None
         if len(live) < len(order):
-            index = torch.cat([torch.arange(a, b) for rows, (a, b) in zip(order, spans) if rows in live]).to(batch.slots.device)
-        self.step = Step(live, spans[-1][1], index)
+            ends = list(itertools.accumulate(rows.n for rows in order))
+            requests = [i for i, rows in enumerate(order) if rows in live]
+            index = torch.cat([torch.arange(ends[i] - order[i].n, ends[i]) for i in requests]).to(self.device)
+        self.step = Step(live, requests, sum(rows.n for rows in order), index)
         self.made.keeps_all |= {rows.seq: self.seqs[rows.seq].keeps_all for rows in live}
 
     def _ready(self, rows: Rows) -> bool:
@@ -257,13 +309,14 @@ class Worker:
         self.stats.add("lost_sequences", 1)
 
     def _reserve(self, live: list[Rows]) -> bool:
-        items = [Item(self.seqs[r.seq], len(r.tokens), r.prompt, r.remaining, r.tokens) for r in live]
-        stream = torch.cuda.current_stream().cuda_stream if self.device != "cpu" else 0
         try:
-            self.session.begin(items, stream)
+            self._begin_items([Item(self.seqs[r.seq], r.n, r.prompt, r.remaining, r.tokens) for r in live])
             return True
         except sparsekv.OutOfPages:
             return False
+
+    def _begin_items(self, items: list[Item]) -> None:
+        self.session.begin(items, torch.cuda.current_stream().cuda_stream if self.device != "cpu" else 0)
 
     def _give_up_some(self, plan: Plan, live: list[Rows]) -> list[Rows]:
         """
@@ -287,6 +340,56 @@ class Worker:
         self._lose(victim)
         return [rows for rows in live if rows.seq != victim]
 
+    # ---- steps that are replayed as CUDA graphs (graphs.py) ----
+
+    def replay_key(self) -> int:
+        """The key of a graph that may run in place of the open step's layers; 0: none may."""
+        return self.session.key() if self.step is not None and self.step.index is None else 0
+
+    def replayed(self, key: int) -> None:
+        assert self.step is not None
+        self.session.replayed(key)
+        self.step.attended = len(self.layers)
+
+    def begin_again(self) -> None:
+        """Begins the open step anew. No layer of it may have run."""
+        assert self.step is not None
+        self.session.abort()
+        self.step.attended = 0
+        self._begin_items([Item(self.seqs[r.seq], r.n, r.prompt, r.remaining, r.tokens) for r in self.step.rows])
+
+    @contextmanager
+    def step_of_nobody(self, n_padded: int, policy: str | None) -> Iterator[int]:
+        """
+        A step of a sequence that belongs to no request, for a capture: it is aborted. policy: None: the engine's.
+        Yields the step's key.
+        """
+        self.session.pad_steps(n_padded)
+        seq = self.session.new()
+        try:
+            seq.set_policy(policy)
+            self._begin_items([Item(seq)])
+            self.step, self.begun = Step([], None, n_padded, None), True
+            yield self.session.key()
+        finally:
+            self.session.abort()
+            self.step, self.begun = None, False
+            seq.drop()
+
+    # ---- the end of the step ----
+
+    def sampled(self, tokens: torch.Tensor, n_sampled: torch.Tensor) -> None:
+        """
+        The tokens that vLLM sampled for the requests of the batch, in order: [requests, ...]; n_sampled: how many of
+        each, 0 for a prompt that is not read to its end.
+        """
+        if self.step is None:
+            return
+        first = tokens[:, 0]
+        if any(rows.prompt for rows in self.step.rows):
+            first = torch.where(n_sampled > 0, first, -1)
+        self.step.sampled = first.to(torch.int32)
+
     def end(self) -> None:
         """After the last layer: commits the step, unless rows may be rejected."""
         step, self.plan = self.step, None
@@ -297,9 +400,21 @@ class Worker:
             return
         self.step = None
         if step.attended == len(self.layers):
-            self.session.end()
+            self._commit(step)
         else:
             self.session.abort()
+
+    def _commit(self, step: Step) -> None:
+        next_tokens = step.sampled
+        if next_tokens is not None and step.requests is not None:
+            next_tokens = next_tokens[torch.tensor(step.requests, device=next_tokens.device)]  # waits for a device
+        if next_tokens is None:
+            self.session.end()
+        elif self.device == "cpu":
+            self.session.end(next=next_tokens.tolist())
+        else:
+            self.committed = next_tokens
+            self.session.end(next_address=next_tokens.data_ptr())
 
     # ---- results ----
 

@@ -19,6 +19,7 @@ class AttentionType(str, Enum):
 
 class AttentionCGSupport(Enum):
     NEVER = 0
+    UNIFORM_SINGLE_TOKEN_DECODE = 1
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ MODULES: dict[str, dict[str, Any]] = {
     "vllm.v1": {},
     "vllm.v1.metrics": {},
     "vllm.v1.metrics.utils": {"create_metric_per_engine": None},
-    "vllm.v1.kv_cache_interface": {"AttentionSpec": Base, "FullAttentionSpec": Base},
+    "vllm.v1.kv_cache_interface": {"AttentionSpec": Base, "FullAttentionSpec": Base, "KVCacheSpec": Base},
     "vllm.v1.attention": {},
     "vllm.v1.attention.backend": {
         "AttentionBackend": Base,

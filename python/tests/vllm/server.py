@@ -1,5 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""A `vllm serve` for tests, started as by a user, and used over HTTP."""
+"""
+A `vllm serve` for tests, started as by a user, and used over HTTP. $SPARSEKV_TEST_DEVICE=cuda:0 is for vLLM's CUDA build.
+"""
 import concurrent.futures
 import json
 import os
@@ -10,12 +12,13 @@ import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 SEED = int(os.environ["SKV_SEED"])
 TOKENS = 24  # of an answer
+ON_CUDA = os.environ.get("SPARSEKV_TEST_DEVICE", "cpu") != "cpu"
 START_SECONDS = float(os.environ.get("SPARSEKV_VLLM_START_SECONDS", "400"))
 ANSWER_SECONDS = 400.0
 
@@ -35,12 +38,14 @@ class Server:
     def __init__(self, model: Path, log: Path, *args: str, ours: dict[str, Any] | None = None, daemon: str | None = None):
         self.port, self.log = free_port(), log
         command = [sys.executable, "-m", "vllm.entrypoints.cli.main", "serve", str(model), "--port", str(self.port), "--served-model-name", "m"]
-        command += ["--dtype", "float32", "--enforce-eager", "--max-model-len", "2048", "--block-size", "32", "--max-num-seqs", "16"]
+        command += ["--max-model-len", "2048", "--block-size", "32", "--max-num-seqs", "16"]
+        command += ["--dtype", "bfloat16"] if ON_CUDA else ["--dtype", "float32", "--enforce-eager"]
         command += ["--max-num-batched-tokens", "256", "--kv-cache-memory-bytes", str(1 << 29 if ours is None else 1 << 26), *args]
         env = {**os.environ, "VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1"}
         if ours is not None:
             transfer = {"kv_connector": "SparseKVConnector", "kv_role": "kv_both", "kv_connector_extra_config": ours}
             command += ["--kv-transfer-config", json.dumps(transfer)]
+            command += ["--attention-backend", "CUSTOM"] if ON_CUDA else []
         if daemon is not None:
             env["SPARSEKV_SOCKET"] = daemon
         with open(log, "w", encoding="utf-8") as out:
@@ -98,6 +103,16 @@ class Server:
                 answer.readline()
             if then is not None:
                 then()
+
+    def stream(self, prompt: list[int], n: int, ours: dict[str, Any]) -> Iterator[int]:
+        """Yields the token ids of a greedy completion as they arrive."""
+        body = {"model": "m", "prompt": prompt, "max_tokens": n, "temperature": 0, "ignore_eos": True, "stream": True, "return_token_ids": True}
+        body["kv_transfer_params"] = {"sparsekv": ours}
+        request = urllib.request.Request(f"http://127.0.0.1:{self.port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer:
+            for line in answer:
+                if line.startswith(b"data: {"):
+                    yield from json.loads(line[6:])["choices"][0].get("token_ids") or []
 
     def metrics(self) -> dict[str, float]:
         """Prometheus samples by name, summed over labels."""

@@ -14,6 +14,7 @@ import pickle
 import random
 import time
 from types import SimpleNamespace as Some
+from typing import Any
 
 import fake_vllm  # noqa: F401: before sparsekv.vllm
 import pytest
@@ -44,7 +45,9 @@ class Request:
         self.request_id = f"cmpl-{number}-0-{number:08x}"
         self.sampling_params = Some(extra_args={"sparsekv": ours} if ours else None)
         self.all_token_ids = list(prompt)
+        self.device_ids = list(prompt)  # with tokens that were sampled, but are unknown to the scheduler
         self.prompt = list(prompt)
+        self.stale, self.drop_stale = 0, False
         self.num_computed_tokens = self.num_preemptions = 0
         self.skip_reading_prefix_cache = False
         self.blocks: list[int] = []
@@ -82,9 +85,12 @@ class Model:
 
 
 class Engine:
-    """vLLM's scheduler and runner, as far as the connector depends on them. v2: the runner passes the batch's order."""
+    """
+    vLLM's scheduler and runner, as far as the connector depends on them. v2: the runner passes the batch's order and what
+    it sampled; asynchronous: the scheduler gets a step's results only after it has planned the next step.
+    """
 
-    def __init__(self, client: sparsekv.Client, socket: str, rng: random.Random, v2: bool, policy: str = "full"):
+    def __init__(self, client: sparsekv.Client, socket: str, rng: random.Random, v2: bool, policy: str = "full", asynchronous: bool = False):
         layers = {f"model.layers.{i}": self.layer(i) for i in range(L)}
         config = Some(
             layers=layers,
@@ -94,10 +100,11 @@ class Engine:
         )
         params = EngineParams(policy=policy, socket=socket, fork_tokens=20, retain=3)
         worker_module.model_of = lambda *_: (self.shape(), {name: i for i, name in enumerate(layers)})
-        self.rng, self.v2, self.layers = rng, v2, layers
+        self.rng, self.v2, self.asynchronous, self.layers = rng, v2, asynchronous, layers
+        self.in_flight: list[tuple[dict[Request, list[int]], Any]] = []  # requests with sampled tokens, and the report, of each step
         self.scheduler, self.worker = Scheduler(config, params), worker_module.Worker(config, params)
         self.builder = backend.SparseKVMetadataBuilder(Some(), list(layers), Some(), DEVICE)
-        backend.has_kv_transfer_group, backend.get_kv_transfer_group = (lambda: True), (lambda: Some(worker=self.worker))
+        worker_module.has_kv_transfer_group, worker_module.get_kv_transfer_group = (lambda: True), (lambda: Some(worker=self.worker))
         self.model = Model(rng.randrange(1 << 30))
         self.waiting: list[Request] = []
         self.running: list[Request] = []
@@ -129,10 +136,13 @@ class Engine:
         self.free += request.blocks
         request.blocks = []
 
-    def preempt(self, request: Request) -> None:
+    def preempt(self, request: Request, drop_stale: bool = False) -> None:
         self.running.remove(request)
         self.give_back(request)
         request.num_computed_tokens, request.num_preemptions = 0, request.num_preemptions + 1
+        request.stale, request.drop_stale = sum(request in results for results, _ in self.in_flight), drop_stale
+        if drop_stale:
+            request.device_ids = list(request.all_token_ids)
         self.waiting.insert(0, request)
         self.counts["preempted"] += 1
 
@@ -144,7 +154,7 @@ class Engine:
     def schedule(self, drafting: bool) -> Some:
         budget, n, drafts = self.rng.choice([1, 16, 40, 100]) + len(self.running), {}, {}
         for r in self.running:
-            rows = min(budget, r.num_tokens - r.num_computed_tokens)
+            rows = min(budget, len(r.device_ids) - r.num_computed_tokens)
             if rows <= 0:
                 continue
             if drafting and r.num_computed_tokens == r.num_tokens - 1 and self.rng.random() < 0.6:
@@ -153,6 +163,8 @@ class Engine:
             n[r.request_id], budget = rows, budget - rows
             self.grow(r, r.num_computed_tokens + rows)
         for r in list(self.waiting):
+            if r.stale > 0 and not r.drop_stale:
+                continue
             found = self.scheduler.match(r) if budget > 0 and len(self.running) < 6 else None
             if found is None:
                 continue
@@ -173,38 +185,57 @@ class Engine:
         self.worker.bind(plan)
         batch = [r for r in self.running if r.request_id in output.num_scheduled_tokens]
         self.rng.shuffle(batch)
+        sampled: dict[Request, list[int]] = {}
         if batch:
             if self.v2:
                 assert output.has_sync_kv_loads
-                self.worker.order = [r.request_id for r in batch]
+                self.worker.start([r.request_id for r in batch], None)
             self.forward(batch, output)
+            sampled = {r: self.sample(r, output) for r in batch}
+            if self.v2:
+                ids = [ids[-1:] or [0] for ids in sampled.values()]
+                self.worker.sampled(torch.tensor(ids, device=DEVICE), torch.tensor([len(x) for x in sampled.values()], device=DEVICE))
         self.worker.end()
-        lost, hopeless = self.scheduler.report(self.worker.take_report())
+        self.in_flight.append((sampled, self.worker.take_report()))
+        if not self.asynchronous or len(self.in_flight) > 1 or not batch:
+            self.update(*self.in_flight[0])
+
+    def update(self, sampled: dict[Request, list[int]], report: Any) -> None:
+        """The scheduler gets the results of the oldest step."""
+        lost, hopeless = self.scheduler.report(report)
         for r in lost:
-            self.preempt(r)
-        for r in [r for r in batch if r not in lost]:
-            self.sampled(r, output)
+            self.preempt(r, drop_stale=True)
+        self.in_flight.pop(0)
+        for r, ids in sampled.items():
+            if r.stale > 0:
+                r.stale -= 1
+                if r.drop_stale:
+                    continue
+            r.all_token_ids += ids
+            r.left -= len(ids)
         self.counts["lost"] += len(lost)
         self.failed += hopeless
-        for r in [*hopeless, *(r for r in batch if r.left <= 0)]:
-            self.finish(r)
+        for r in [*hopeless, *(r for r in sampled if r.left <= 0)]:
+            if r in self.running or r in self.waiting:
+                self.finish(r)
 
-    def sampled(self, r: Request, output: Some) -> None:
+    def sample(self, r: Request, output: Some) -> list[int]:
         rows, drafts = output.num_scheduled_tokens[r.request_id], output.scheduled_spec_decode_tokens.get(r.request_id, [])
         r.num_computed_tokens += rows
-        if r.num_computed_tokens < r.num_tokens:
-            return
+        if r.num_computed_tokens < len(r.device_ids):
+            return []
         right = self.rng.randrange(len(drafts) + 1) if drafts else 0
         r.num_computed_tokens -= len(drafts) - right
-        r.all_token_ids += [*drafts[:right], self.rng.randrange(VOCAB)]
-        r.left -= 1 + right
         self.counts["drafts"] += right
+        ids = [*drafts[:right], self.rng.randrange(VOCAB)]
+        r.device_ids += ids
+        return ids
 
     def forward(self, batch: list[Request], output: Some) -> None:
         spans, starts, slots = [], [0], []
         for r in batch:
             rows, drafts = output.num_scheduled_tokens[r.request_id], output.scheduled_spec_decode_tokens.get(r.request_id, [])
-            tokens = [*r.all_token_ids, *drafts][: r.num_computed_tokens + rows]
+            tokens = [*r.device_ids, *drafts][: r.num_computed_tokens + rows]
             spans.append((r, r.inputs(tokens), r.num_computed_tokens))
             starts.append(starts[-1] + rows)
             slots += [r.blocks[p // BLOCK] * BLOCK + p % BLOCK for p in range(r.num_computed_tokens, len(tokens))]
@@ -248,7 +279,7 @@ def play(engine: Engine, rng: random.Random, steps: int, drafting: bool, named: 
             engine.finish(rng.choice(engine.running + engine.waiting))
         engine.step(drafting)
     for _ in range(2000):
-        if not engine.running and not engine.waiting:
+        if not engine.running and not engine.waiting and not any(sampled for sampled, _ in engine.in_flight):
             break
         engine.step(drafting)
     assert not engine.running and not engine.waiting
@@ -264,12 +295,11 @@ def client():
         yield client
 
 
-@pytest.mark.parametrize("v2", [False, True], ids=["v1", "v2"])
-@pytest.mark.parametrize("drafting", [False, True], ids=["plain", "drafts"])
-def test_random(client, v2: bool, drafting: bool):
+@pytest.mark.parametrize("v2, drafting, asynchronous", [(False, False, False), (False, True, False), (True, False, False), (True, True, False), (True, False, True)])
+def test_random(client, v2: bool, drafting: bool, asynchronous: bool):
     print(f"SKV_SEED={SEED}")
-    rng = random.Random(f"{SEED} {v2} {drafting}")
-    engine = Engine(client, client.socket, rng, v2)
+    rng = random.Random(f"{SEED} {v2} {drafting} {asynchronous}")
+    engine = Engine(client, client.socket, rng, v2, asynchronous=asynchronous)
     play(engine, rng, STEPS, drafting)
     print(engine.counts)
     assert engine.counts["found"] > 0 and engine.counts["preempted"] > 0 and (engine.counts["drafts"] > 0) == drafting
@@ -349,12 +379,13 @@ def small_pool():
     return sparsekv.private(4 << 20, "--segment-bytes=1M", *device)
 
 
-def test_short_of_pages(at_once):
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_short_of_pages(at_once, asynchronous: bool):
     """A pool that another client also uses: requests start again, and nothing else goes wrong."""
     print(f"SKV_SEED={SEED}")
     rng = random.Random(SEED)
     with small_pool() as client:
-        engine = Engine(client, client.socket, rng, v2=False)
+        engine = Engine(client, client.socket, rng, v2=asynchronous, asynchronous=asynchronous)
         with client.open(engine.shape()) as neighbour:
             held = hold(neighbour, engine.worker.session, 80)
             play(engine, rng, STEPS, False, named=0)  # a named sequence keeps its pages between requests

@@ -1,0 +1,94 @@
+# SPDX-License-Identifier: Apache-2.0
+"""
+`vllm serve` on a GPU ($SPARSEKV_TEST_DEVICE=cuda:0, vLLM's CUDA build): decode steps replayed as CUDA graphs, planned
+asynchronously, give the tokens of steps that are neither.
+"""
+import concurrent.futures
+import os
+import random
+from pathlib import Path
+
+import pytest
+from server import ON_CUDA, SEED, TOKENS, Server
+
+import sparsekv
+
+pytestmark = [pytest.mark.timeout(3600), pytest.mark.skipif(not ON_CUDA, reason="needs a GPU: SPARSEKV_TEST_DEVICE=cuda:0")]
+
+POLICIES = ["full", "sketch", "quest?budget=0.25", "h2o?budget=256", "kivi", "delta?budget=0.25"]
+REQUESTS = int(os.environ.get("SPARSEKV_REQUESTS", "200"))
+KILLS = int(os.environ.get("SPARSEKV_KILLS", "2"))  # each starts a server, which takes a minute or two
+
+
+@pytest.fixture(scope="module")
+def daemon():
+    with sparsekv.private(1 << 30, "--cuda-pool-bytes=8G") as client:
+        yield client
+
+
+def serve(model: Path, log: Path, daemon, *args: str) -> Server:
+    return Server(model, log, *args, ours={"policy": "full"}, daemon=daemon.socket)
+
+
+@pytest.fixture(scope="module")
+def server(model: Path, logs: Path, daemon):
+    with serve(model, logs / "whole.log", daemon) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def piecewise(model: Path, logs: Path, daemon):
+    with serve(model, logs / "piecewise.log", daemon, "--no-async-scheduling", "--compilation-config", '{"cudagraph_mode": "PIECEWISE"}') as server:
+        yield server
+
+
+def ids(answers: list[dict]) -> list[list[int]]:
+    return [x["token_ids"] for x in answers]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_whole_steps_are_the_same(server: Server, piecewise: Server, prompts, policy: str):
+    """Two rounds: graphs of a request's policy are captured in the first."""
+    calls = [(text, TOKENS, {"policy": policy, "fork": False}) for text in prompts]
+    want = ids(piecewise.together(calls))
+    assert ids(server.together(calls)) == want
+    assert ids(server.together(calls)) == want
+
+
+def test_each_as_alone(server: Server, prompts):
+    """Requests of six policies, of which some are aborted, have the tokens that each has alone."""
+    print(f"SKV_SEED={SEED}")
+    rng = random.Random(SEED)
+    alone = {(policy, i): server.complete(prompts[i], TOKENS, {"policy": policy, "fork": False})["token_ids"] for policy in POLICIES for i in range(6)}
+    todo = [(rng.choice(POLICIES), rng.randrange(6), rng.random() < 0.1) for _ in range(REQUESTS)]
+
+    def run(policy: str, i: int, aborted: bool) -> list[int]:
+        ours = {"policy": policy, "fork": False}
+        if not aborted:
+            return server.complete(prompts[i], TOKENS, ours)["token_ids"]
+        server.abort(prompts[i], 500, ours)
+        return alone[policy, i]
+
+    with concurrent.futures.ThreadPoolExecutor(24) as pool:
+        got = list(pool.map(lambda x: run(*x), todo))
+    assert [x == alone[policy, i] for x, (policy, i, _) in zip(got, todo)] == [True] * REQUESTS
+
+
+def test_kills(model: Path, logs: Path, daemon, server: Server, prompts):
+    """After a SIGKILL at any moment every token that the client received is in the sequence, and the answer goes on as before."""
+    print(f"SKV_SEED={SEED}")
+    rng = random.Random(SEED)
+    whole = server.complete(prompts[5], 200, {"fork": False})
+    prompt, want = whole["prompt_token_ids"], whole["token_ids"]
+    for number in range(KILLS):
+        name, stop, received = f"killed-{number}", rng.randrange(1, 190), []
+        with serve(model, logs / f"killed-{number}.log", daemon) as victim:
+            for token in victim.stream(prompt, 200, {"name": name, "fork": False}):
+                received.append(token)
+                if len(received) == stop:
+                    break
+            victim.kill()
+        assert received == want[: len(received)]
+        rest = server.complete([*prompt, *received], 200 - len(received), {"name": name})
+        assert rest["token_ids"] == want[len(received) :]
+        assert rest["said"]["cached_tokens"] == len(prompt) + len(received) - 1
