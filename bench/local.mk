@@ -35,4 +35,4 @@ EXTRA_DIST += \
 	bench/selection.py bench/specs.sh bench/speed.py bench/speed.sh bench/step.svg \
 	bench/real/harness.py bench/real/model.py bench/real/profile.json bench/real/run.sh \
 	bench/real/speed-decode.py bench/real/speed-transformers.py bench/real/summary.py bench/real/tasks.py \
-	bench/real/texts.py bench/real/vllm-serve.py
+	bench/real/texts.py bench/real/vllm-serve.py bench/real/vllm-trace.py

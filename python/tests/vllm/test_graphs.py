@@ -18,6 +18,7 @@ pytestmark = [pytest.mark.timeout(3600), pytest.mark.skipif(not ON_CUDA, reason=
 POLICIES = ["full", "sketch", "quest?budget=0.25", "h2o?budget=256", "kivi", "delta?budget=0.25"]
 REQUESTS = int(os.environ.get("SPARSEKV_REQUESTS", "200"))
 KILLS = int(os.environ.get("SPARSEKV_KILLS", "2"))  # each starts a server, which takes a minute or two
+AT_ONCE = int(os.environ.get("SPARSEKV_KILLS_AT_ONCE", "2"))
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def daemon():
 
 
 def serve(model: Path, log: Path, daemon, *args: str) -> Server:
-    return Server(model, log, *args, ours={"policy": "full"}, daemon=daemon.socket)
+    return Server(model, log, "--gpu-memory-utilization", "0.1", *args, ours={"policy": "full"}, daemon=daemon.socket)
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +81,19 @@ def test_kills(model: Path, logs: Path, daemon, server: Server, prompts):
     rng = random.Random(SEED)
     whole = server.complete(prompts[5], 200, {"fork": False})
     prompt, want = whole["prompt_token_ids"], whole["token_ids"]
-    for number in range(KILLS):
-        name, stop, received = f"killed-{number}", rng.randrange(1, 190), []
-        with serve(model, logs / f"killed-{number}.log", daemon) as victim:
+
+    def kill(number: int, stop: int) -> None:
+        name, received = f"killed-{number}", []
+        with serve(model, logs / f"killed-{number}.log", daemon, "--gpu-memory-utilization", "0.05") as victim:
             for token in victim.stream(prompt, 200, {"name": name, "fork": False}):
                 received.append(token)
                 if len(received) == stop:
                     break
             victim.kill()
-        assert received == want[: len(received)]
-        rest = server.complete([*prompt, *received], 200 - len(received), {"name": name})
-        assert rest["token_ids"] == want[len(received) :]
-        assert rest["said"]["cached_tokens"] == len(prompt) + len(received) - 1
+        assert received == want[:stop]
+        rest = server.complete([*prompt, *received], 200 - stop, {"name": name})
+        assert rest["token_ids"] == want[stop:]
+        assert rest["said"]["cached_tokens"] == len(prompt) + stop - 1
+
+    with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:
+        list(pool.map(kill, range(KILLS), [rng.randrange(1, 190) for _ in range(KILLS)]))
