@@ -42,7 +42,7 @@ class SparseKVMetadata(AttentionMetadata):
 class SparseKVBackend(AttentionBackend):
     """--attention-backend CUSTOM. K and V are in sparsekvd's pages; vLLM's blocks are placeholders."""
 
-    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.float16, torch.bfloat16]
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float16, torch.bfloat16]
     supported_kv_cache_dtypes: ClassVar[list["CacheDType"]] = ["auto", "float16", "bfloat16"]
     forward_includes_kv_cache_update = True
 
@@ -100,7 +100,9 @@ class SparseKVBackend(AttentionBackend):
 
 
 class SparseKVCPUBackend(SparseKVBackend):
-    """Replaces CPU_ATTN, because vLLM expects a backend with that name."""
+    """Replaces CPU_ATTN, because vLLM expects a backend with that name. Pages in host memory may be fp32, too."""
+
+    supported_dtypes: ClassVar[list[torch.dtype]] = [torch.float32, torch.float16, torch.bfloat16]
 
     @staticmethod
     def get_name() -> str:

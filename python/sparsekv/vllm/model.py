@@ -20,6 +20,8 @@ def refuse(vllm_config: "VllmConfig") -> None:
     for what in ("tensor_parallel_size", "pipeline_parallel_size", "decode_context_parallel_size", "prefill_context_parallel_size"):
         if getattr(parallel, what, 1) != 1:
             raise ValueError(f"sparsekv.vllm: {what} is {getattr(parallel, what)}, expected 1")
+    if parallel.use_ubatching:
+        raise ValueError("sparsekv.vllm: expected no --enable-dbo and no --ubatch-size: a step has one batch")
     if vllm_config.scheduler_config.async_scheduling and not vllm_config.use_v2_model_runner:
         raise ValueError(
             "sparsekv.vllm: expected --no-async-scheduling with Model Runner V1: sequences record their token ids, which an "
