@@ -60,11 +60,12 @@ struct skv_parked *skv_files_reserve(struct skv_files *f, uint32_t uid)
 			f->cap += GROW;
 		}
 	}
-	if (!p || f->n + f->reserved == f->cap) {
+	if (!p || f->n + f->reserved == f->cap || !skv_use_order_reserve(&user->evictable, user->entries + 1)) {
 		free(p);
 		return NULL;
 	}
 	f->reserved++;
+	user->entries++;
 	p->user = user;
 	return p;
 }
@@ -76,6 +77,15 @@ static void count(struct skv_parked *p, bool in)
 
 	p->user->has[prefix].files += in ? 1 : -UINT64_C(1);
 	p->user->has[prefix].bytes += in ? p->bytes : -p->bytes;
+}
+
+/* Enters the file into its user's `evictable`, where its last use places it, or takes it out. */
+static void place(struct skv_parked *p)
+{
+	if (skv_parked_is_prefix(p) && !p->busy && !p->going)
+		skv_use_order_put(&p->user->evictable, p);
+	else
+		skv_use_order_take(&p->user->evictable, p);
 }
 
 void skv_files_put(struct skv_files *f, struct skv_parked *p, const char *file, const struct skv_parked_header *h,
@@ -102,13 +112,17 @@ void skv_files_put(struct skv_files *f, struct skv_parked *p, const char *file, 
 	p->next = *list;
 	*list = p;
 	count(p, true);
+	place(p);
 	f->reserved--;
 	f->all[f->n++] = p;
 }
 
 void skv_files_unreserve(struct skv_files *f, struct skv_parked *p)
 {
-	f->reserved -= p != NULL;
+	if (!p)
+		return;
+	f->reserved--;
+	p->user->entries--;
 	free(p);
 }
 
@@ -117,6 +131,30 @@ void skv_files_set_going(struct skv_parked *p, bool going)
 	if (p->going != going)
 		count(p, !going);
 	p->going = going;
+	place(p);
+}
+
+void skv_files_set_busy(struct skv_parked *p, bool busy)
+{
+	p->busy = busy;
+	place(p);
+}
+
+void skv_files_used(struct skv_parked *p, uint64_t real_ns)
+{
+	p->used_ns = real_ns;
+	place(p);
+}
+
+struct skv_parked *skv_files_oldest_prefix(const struct skv_files *f, uint32_t uid)
+{
+	struct skv_parked *found = NULL;
+
+	for (const struct skv_files_user *u = f->users; u; u = u->next)
+		if ((uid == UINT32_MAX || u->uid == uid) && u->evictable.n > 0 &&
+		    (!found || u->evictable.entry[0]->used_ns < found->used_ns))
+			found = u->evictable.entry[0];
+	return found;
 }
 
 void skv_files_forget(struct skv_files *f, struct skv_parked *p)
@@ -129,6 +167,7 @@ void skv_files_forget(struct skv_files *f, struct skv_parked *p)
 	skv_files_set_going(p, true);
 	f->all[p->at] = f->all[--f->n];
 	f->all[p->at]->at = p->at;
+	p->user->entries--;
 	free(p->keys);
 	free(p);
 }
@@ -547,6 +586,7 @@ void skv_files_close(struct skv_files *f)
 		struct skv_files_user *u = f->users;
 
 		f->users = u->next;
+		free(u->evictable.entry);
 		free(u);
 	}
 	free(f->all);

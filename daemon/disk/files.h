@@ -15,6 +15,7 @@
 #include <limits.h>
 #include <sys/types.h>
 #include "daemon/disk/parked.h"
+#include "daemon/disk/use-order.h"
 
 struct skv_parked {
 	uint32_t uid, max_tokens;
@@ -22,13 +23,14 @@ struct skv_parked {
 	char name[SKV_NAME_MAX];
 	char file[SKV_PARKED_FILE];
 	uint64_t commit, n_pages, bytes;
-	uint64_t used_ns; /* CLOCK_REALTIME: time of parking; of a sealed prefix, time of its last use */
+	/* CLOCK_REALTIME: time of parking; of a sealed prefix, time of its last use (skv_files_used()) */
+	uint64_t used_ns;
 	uint64_t since_ns, age_ns; /* the file's age was age_ns when skv_now_ns() was since_ns; since_ns 0: unknown */
 	struct skv_parked_keys *keys; /* block keys of a sealed prefix, owned by this entry; NULL: unknown */
 	uint32_t n_keys;
 	uint64_t pinned; /* bytes of host memory that the user is charged for the keys */
 	bool indexed; /* the index of blocks has the keys of this sealed prefix */
-	bool busy;    /* a job reads the file */
+	bool busy;    /* a job reads the file (skv_files_set_busy()) */
 	bool going;   /* the file is to be removed, and then this entry (skv_files_set_going()) */
 	bool leaving; /* a removal of the file is running; false while `going`: it failed and will be retried */
 	bool damaged; /* a resume found that the file's contents have changed since they were written */
@@ -37,6 +39,7 @@ struct skv_parked {
 	size_t at; /* index of this entry in all[] */
 	struct skv_parked *next; /* next entry with the same hash, in list[] */
 	struct skv_files_user *user;
+	size_t place; /* use-order.c: one more than its index in the user's `evictable`; 0: it is not there */
 };
 
 static inline bool skv_parked_is_prefix(const struct skv_parked *p)
@@ -58,6 +61,8 @@ struct skv_files_user {
 	struct {
 		uint64_t files, bytes;
 	} has[2];
+	size_t entries; /* all of the user's entries, also reserved ones */
+	struct skv_use_order evictable; /* prefixes that are not busy and not to be removed */
 };
 
 #define SKV_FILES_LISTS 65536u
@@ -146,6 +151,15 @@ struct skv_parked *skv_files_find(const struct skv_files *, uint32_t uid, const 
 struct skv_parked *skv_files_next(const struct skv_files *, const struct skv_parked *p, uint32_t uid, const char *model, const char *name);
 /* Marks a file as to be removed, so that the sums of its user no longer count it. `going` false: reverts the mark. */
 void skv_files_set_going(struct skv_parked *, bool going);
+/* Marks a file as being read by a job, or no longer. */
+void skv_files_set_busy(struct skv_parked *, bool busy);
+/* Records when the file was last used, on CLOCK_REALTIME. */
+void skv_files_used(struct skv_parked *, uint64_t real_ns);
+/*
+ * Returns the least recently used sealed prefix of a user, or of all users (uid UINT32_MAX), that is not busy and not
+ * to be removed. NULL: there is none.
+ */
+struct skv_parked *skv_files_oldest_prefix(const struct skv_files *, uint32_t uid);
 /*
  * Returns number and bytes of the files of a user, or of all users (uid UINT32_MAX): the files of sequences, or with
  * `prefixes` those of sealed prefixes. Files to be removed do not count.

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Parked sequences: the disk worker, and the format of its files.
 noinst_LTLIBRARIES += daemon/disk/libskvdisk.la daemon/disk/libskvparked.la
-daemon_disk_libskvparked_la_SOURCES = daemon/disk/crc32c.c daemon/disk/files.c daemon/disk/files.h daemon/disk/lock.c daemon/disk/lock.h daemon/disk/parked.c daemon/disk/parked.h
+daemon_disk_libskvparked_la_SOURCES = daemon/disk/crc32c.c daemon/disk/files.c daemon/disk/files.h daemon/disk/lock.c daemon/disk/lock.h daemon/disk/parked.c daemon/disk/parked.h daemon/disk/use-order.c daemon/disk/use-order.h
 SKV_DISK_SOURCES = \
 	daemon/disk/helpers.c daemon/disk/helpers.h daemon/disk/import.c daemon/disk/job.h daemon/disk/list.c daemon/disk/list.h daemon/disk/memory.c daemon/disk/memory.h \
 	daemon/disk/pages.c daemon/disk/pages.h daemon/disk/park.c daemon/disk/reader.c daemon/disk/reader.h \

@@ -50,6 +50,7 @@ static void removed(struct skv_worker_job *work, int error, const char *why, con
 
 	(void)why, (void)answer;
 	p->leaving = false;
+	x->parking->n_leaving_prefixes -= skv_parked_is_prefix(p);
 	x->parking->jobs->settled = true;
 	if (error == 0 || error == -ENOENT)
 		skv_parking_forget(x->parking, p);
@@ -80,6 +81,7 @@ static void begin_removal(struct skv_parking *k, struct skv_parked *p)
 	};
 	memcpy(x->m.file, p->file, sizeof(x->m.file));
 	p->leaving = true;
+	k->n_leaving_prefixes += skv_parked_is_prefix(p);
 	skv_worker_submit(k->jobs->workers[SKV_JOBS_REMOVE], &x->work);
 }
 
@@ -132,7 +134,7 @@ void skv_parking_remove_known(struct skv_parking *k)
 
 void skv_parking_used(struct skv_parked *p)
 {
-	p->used_ns = skv_real_ns();
+	skv_files_used(p, skv_real_ns());
 	p->since_ns = skv_now_ns();
 	p->age_ns = 0;
 }
@@ -183,21 +185,6 @@ bool skv_parking_quota_allows(struct skv_parking *k, uint32_t uid, uint64_t more
 	return more <= *ret_left;
 }
 
-/* Returns the least recently used sealed prefix, of a user or of all (UINT32_MAX), that no job reads; or NULL. */
-static struct skv_parked *oldest_prefix(const struct skv_parking *k, uint32_t uid)
-{
-	struct skv_parked *found = NULL;
-
-	for (size_t i = 0; i < k->files.n; i++) {
-		struct skv_parked *p = k->files.all[i];
-
-		if (skv_parked_is_prefix(p) && !p->going && !p->busy && (uid == UINT32_MAX || p->uid == uid) &&
-		    (!found || p->used_ns < found->used_ns))
-			found = p;
-	}
-	return found;
-}
-
 static void evict(struct skv_parking *k, struct skv_parked *p)
 {
 	skv_count(k->server->counts, (uid_t)p->uid, SKV_COUNT_PREFIXES_EVICTED, 1);
@@ -216,7 +203,7 @@ void skv_parking_trim_prefixes(struct skv_parking *k, uint32_t uid)
 		if (files + prefixes <= config->account_sequences &&
 		    bytes + prefix_bytes <= config->account_parked_bytes)
 			return;
-		p = oldest_prefix(k, uid);
+		p = skv_files_oldest_prefix(&k->files, uid);
 		if (!p)
 			return;
 		evict(k, p);
@@ -225,7 +212,7 @@ void skv_parking_trim_prefixes(struct skv_parking *k, uint32_t uid)
 
 bool skv_parking_free_disk(struct skv_parking *k)
 {
-	struct skv_parked *p = oldest_prefix(k, UINT32_MAX);
+	struct skv_parked *p = skv_files_oldest_prefix(&k->files, UINT32_MAX);
 
 	if (p)
 		evict(k, p);
@@ -234,8 +221,5 @@ bool skv_parking_free_disk(struct skv_parking *k)
 
 bool skv_parking_frees_disk(const struct skv_parking *k)
 {
-	for (size_t i = 0; i < k->files.n; i++)
-		if (k->files.all[i]->leaving && skv_parked_is_prefix(k->files.all[i]))
-			return true;
-	return false;
+	return k->n_leaving_prefixes > 0;
 }

@@ -17,6 +17,7 @@ struct skv_parking {
 	struct skv_files files;
 	struct skv_block_index prefixes; /* keys of sealed prefixes on disk; owners: addresses of struct skv_parked */
 	struct skv_queue put_off, trying; /* requests that are put off (postpone.c); those to be carried out now */
+	size_t n_leaving_prefixes; /* sealed prefixes whose files are being removed */
 	size_t aged;     /* index in files.all at which the next tick continues to expire files */
 	bool look_again; /* files that could not be read are to be read again */
 	const struct skv_parking_ops *ops;

@@ -79,7 +79,7 @@ int skv_parking_begin_resume(struct skv_parking *k, struct skv_parked *p, uint32
 	if (r)
 		return skv_job_not_begun(&x->job, r, why);
 	x->file = p;
-	p->busy = true;
+	skv_files_set_busy(p, true);
 	skv_job_enter(&x->job, SKV_JOB_TURNS);
 	return 0;
 }
@@ -96,7 +96,7 @@ static void resume_failed(struct resume *x, int error, const char *why)
 	if (r < 0)
 		skv_server_fail(s, "resuming a sequence", r);
 	skv_wire_to_model(&model, &m->model);
-	x->file->busy = false;
+	skv_files_set_busy(x->file, false);
 	if ((error == -EBADMSG || error == -ENOENT) && skv_parked_is_prefix(x->file)) {
 		snprintf(text, sizeof(text), "a sealed prefix is lost, its file is %s: %s",
 		         error == -ENOENT ? "gone" : "damaged", why);
@@ -192,7 +192,7 @@ static void moved(struct skv_job *j, int error, const char *why, const struct sk
 	}
 	count(x);
 	if (skv_parked_is_prefix(x->file)) {
-		x->file->busy = false;
+		skv_files_set_busy(x->file, false);
 		skv_parking_used(x->file);
 	} else {
 		x->file->seq = x->memory.seq;
