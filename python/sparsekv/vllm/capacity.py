@@ -82,8 +82,11 @@ def blocks_of(room: int, need: int, vllm_config: "VllmConfig", shape: sparsekv.M
 
 
 def check(vllm_config: "VllmConfig", kv_cache_config: Any) -> None:
-    """Raises ValueError if vLLM computed the number of blocks itself."""
-    override = vllm_config.cache_config.num_gpu_blocks_override
+    """Raises ValueError if vLLM computed the number of blocks itself, or made them of another size."""
+    override, tokens = vllm_config.cache_config.num_gpu_blocks_override, vllm_config.cache_config.block_size
+    made = {group.kv_cache_spec.block_size for group in kv_cache_config.kv_cache_groups}
+    if made != {tokens}:
+        raise ValueError(f"sparsekv.vllm: vLLM's worker has blocks of {sorted(made)} tokens, its engine of {tokens}: expected --block-size {max(made)}")
     if override is None or kv_cache_config.num_blocks > override:
         raise ValueError(
             f"sparsekv.vllm: vLLM has {kv_cache_config.num_blocks} blocks by its own memory, expected the pool's number: "

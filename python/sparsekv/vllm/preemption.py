@@ -3,7 +3,7 @@
 Preempts a request for which the worker had no pages, as vLLM does when it has no blocks: the request waits and starts
 again.
 
-In vLLM 0.32 a connector can report that blocks computed earlier were not loaded, but not that a request's first rows
+In vLLM a connector can report that blocks computed earlier were not loaded, but not that a request's first rows
 were not computed; and other reports are read after the step's tokens were accepted. So Scheduler.update_from_output
 is wrapped.
 """
@@ -41,5 +41,19 @@ def preempt(scheduler: Any, half: Scheduler, report: Any) -> None:
     for request in lost:
         scheduler.running.remove(request)
         scheduler._preempt_request(request, time.monotonic(), drop_stale_output=True)
-    # update_from_output ends these requests with an error; vLLM 0.32 uses the set for grammars that do not compile
-    scheduler.grammar_compile_error_reqs.update(request.request_id for request in hopeless)
+    for request in hopeless:
+        fail(scheduler, request.request_id, half.remark_of(request.request_id))
+
+
+def fail(scheduler: Any, request_id: str, why: str) -> None:
+    """
+    Lets update_from_output end the request with an error. vLLM has this for grammars that do not compile: a set of
+    requests in 0.32, a dictionary with their errors in 0.33.
+    """
+    from vllm.outputs import RequestError
+
+    errors = scheduler.grammar_compile_error_reqs
+    if isinstance(errors, dict):
+        errors[request_id] = RequestError("no_pages", why)
+    else:
+        errors.add(request_id)

@@ -167,6 +167,9 @@ class Scheduler:
         log.error("sparsekv: request %s fails: %s", entry.request.request_id, entry.remark)
         return [entry]
 
+    def remark_of(self, request_id: str) -> str:
+        return self.entries[request_id].remark or ""
+
     # ---- sequences by name ----
 
     def _look(self, entry: Entry) -> int | None:

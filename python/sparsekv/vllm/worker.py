@@ -406,6 +406,8 @@ class Worker:
 
     def _commit(self, step: Step) -> None:
         next_tokens = step.sampled
+        if next_tokens is None and any(rows.tokens is None for rows in step.rows):
+            raise RuntimeError("sparsekv: vLLM schedules asynchronously, but did not pass the tokens that it sampled")
         if next_tokens is not None and step.requests is not None:
             next_tokens = next_tokens[torch.tensor(step.requests, device=next_tokens.device)]  # waits for a device
         if next_tokens is None:
