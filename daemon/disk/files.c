@@ -80,7 +80,7 @@ static void count(struct skv_parked *p, bool in)
 }
 
 /* Enters the file into its user's `evictable`, where its last use places it, or takes it out. */
-static void place(struct skv_parked *p)
+static void update_evictable(struct skv_parked *p)
 {
 	if (skv_parked_is_prefix(p) && !p->busy && !p->going)
 		skv_use_order_put(&p->user->evictable, p);
@@ -112,7 +112,7 @@ void skv_files_put(struct skv_files *f, struct skv_parked *p, const char *file, 
 	p->next = *list;
 	*list = p;
 	count(p, true);
-	place(p);
+	update_evictable(p);
 	f->reserved--;
 	f->all[f->n++] = p;
 }
@@ -131,19 +131,19 @@ void skv_files_set_going(struct skv_parked *p, bool going)
 	if (p->going != going)
 		count(p, !going);
 	p->going = going;
-	place(p);
+	update_evictable(p);
 }
 
 void skv_files_set_busy(struct skv_parked *p, bool busy)
 {
 	p->busy = busy;
-	place(p);
+	update_evictable(p);
 }
 
 void skv_files_used(struct skv_parked *p, uint64_t real_ns)
 {
 	p->used_ns = real_ns;
-	place(p);
+	update_evictable(p);
 }
 
 struct skv_parked *skv_files_oldest_prefix(const struct skv_files *f, uint32_t uid)

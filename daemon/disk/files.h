@@ -39,7 +39,7 @@ struct skv_parked {
 	size_t at; /* index of this entry in all[] */
 	struct skv_parked *next; /* next entry with the same hash, in list[] */
 	struct skv_files_user *user;
-	size_t place; /* use-order.c: one more than its index in the user's `evictable`; 0: it is not there */
+	size_t heap_at; /* use-order.c: one more than its index in the user's `evictable`; 0: it is not there */
 };
 
 static inline bool skv_parked_is_prefix(const struct skv_parked *p)

@@ -23,7 +23,7 @@ bool skv_use_order_reserve(struct skv_use_order *o, size_t n)
 static void set(struct skv_use_order *o, size_t at, struct skv_parked *p)
 {
 	o->entry[at] = p;
-	p->place = at + 1;
+	p->heap_at = at + 1;
 }
 
 /* Moves the entry towards the front until it is not older than its parent, then back until no child is older. */
@@ -43,16 +43,16 @@ static void settle(struct skv_use_order *o, size_t at, struct skv_parked *p)
 
 void skv_use_order_put(struct skv_use_order *o, struct skv_parked *p)
 {
-	settle(o, p->place ? p->place - 1 : o->n++, p);
+	settle(o, p->heap_at ? p->heap_at - 1 : o->n++, p);
 }
 
 void skv_use_order_take(struct skv_use_order *o, struct skv_parked *p)
 {
-	const size_t at = p->place - 1;
+	const size_t at = p->heap_at - 1;
 
-	if (!p->place)
+	if (!p->heap_at)
 		return;
-	p->place = 0;
+	p->heap_at = 0;
 	o->n--;
 	if (at < o->n)
 		settle(o, at, o->entry[o->n]);
