@@ -19,4 +19,4 @@ EXTRA_DIST += python/build_native.py python/environment.sh python/pyproject.toml
 	python/tests/test_families.py python/tests/test_identity.py python/tests/test_leaks.py python/tests/test_readme.py \
 	python/tests/test_refusals.py python/tests/test_transformers.py python/tests/test_types.py python/tests/vllm/conftest.py \
 	python/tests/vllm/fake_vllm.py python/tests/vllm/many_requests.py python/tests/vllm/server.py \
-	python/tests/vllm/test_graphs.py python/tests/vllm/test_halves.py python/tests/vllm/test_requests.py python/tests/vllm/test_server.py
+	python/tests/vllm/test_graphs.py python/tests/vllm/test_halves.py python/tests/vllm/test_requests.py python/tests/vllm/test_server.py python/tests/vllm/test_step_graphs.py
