@@ -29,20 +29,25 @@ int device_room_stale(struct skv_session *s, uint64_t n)
 	return 0;
 }
 
-/* Report the steps that have run, the oldest first. With `wait`, wait for all queued steps and report them. */
-static int poll_steps(struct skv_session *s, bool wait)
+/* Step number i of those that may be queued; 0 is the oldest. */
+static struct device_step *step_at(struct device *d, uint32_t i)
+{
+	return &d->step[(d->next + i) % DEVICE_STEPS];
+}
+
+/* Report the steps that have run, the oldest first. Wait for those with numbers below `n_wait`. */
+static int poll_steps(struct skv_session *s, uint32_t n_wait)
 {
 	struct device *d = s->device;
 
 	for (uint32_t i = 0; i < DEVICE_STEPS; i++) {
-		struct device_step *x = &d->step[(d->next + i) % DEVICE_STEPS];
+		struct device_step *x = step_at(d, i);
 		bool done = true;
 		int e = 0;
 
 		if (!x->busy)
 			continue;
-		/* the next step uses the oldest buffer: wait for it, if all buffers are in use */
-		if (wait || i == 0)
+		if (i < n_wait)
 			e = d->backend->event_wait(x->event);
 		else
 			e = d->backend->event_done(x->event, &done);
@@ -57,7 +62,7 @@ static int poll_steps(struct skv_session *s, bool wait)
 	return 0;
 }
 
-int device_settle(struct skv_session *s)
+static int settle(struct skv_session *s, uint32_t n_wait)
 {
 	void *was;
 	int e;
@@ -66,10 +71,29 @@ int device_settle(struct skv_session *s)
 		return 0;
 	e = device_enter(s, &was);
 	if (e == 0) {
-		e = poll_steps(s, true);
+		e = poll_steps(s, n_wait);
 		device_leave(s, was);
 	}
 	return e;
+}
+
+int device_settle(struct skv_session *s)
+{
+	return settle(s, DEVICE_STEPS);
+}
+
+int device_settle_seq(struct skv_seq *q)
+{
+	struct device *d = q->session->device;
+	uint32_t n_wait = 0;
+
+	for (uint32_t i = 0; d && i < DEVICE_STEPS; i++) {
+		const struct device_step *x = step_at(d, i);
+
+		for (uint32_t k = 0; x->busy && k < x->n && n_wait <= i; k++)
+			n_wait = x->seqs[k] == q ? i + 1 : n_wait;
+	}
+	return settle(q->session, n_wait);
 }
 
 static bool evicts(const struct skv_session *s)
@@ -101,7 +125,8 @@ int device_turn(struct skv_session *s)
 {
 	int e = device_not_recording(s);
 
-	return e == 0 && s->device ? poll_steps(s, false) : e;
+	/* the next step uses the oldest buffer: wait for it, if all buffers are in use */
+	return e == 0 && s->device ? poll_steps(s, 1) : e;
 }
 
 static void lay_out(const struct skv_session *s, struct device_step *x, uint64_t entries, struct carver *c)

@@ -14,6 +14,7 @@ struct skv_session;
 int device_turn(struct skv_session *s);
 /* Wait for all queued steps, and report them. Makes the device current itself. */
 int device_settle(struct skv_session *s);
+int device_settle_seq(struct skv_seq *q); /* waits only for steps of this sequence, and for older ones */
 int device_settle_evictions(struct skv_session *s); /* device_settle(), if a queued step evicts */
 int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is being captured into a graph */
 /* The page table entry as kernels see it. */

@@ -316,7 +316,7 @@ static int end_locked(struct skv_seq *q, uint16_t type)
 	int e;
 
 	/* steps that use the sequence end first; after a failure of the device it runs nothing any more */
-	e = q->in_step ? error_set(-EBUSY, "the sequence is in an open step") : device_settle(s);
+	e = q->in_step ? error_set(-EBUSY, "the sequence is in an open step") : device_settle_seq(q);
 	if (e != -EBUSY && e != -ENOMEM)
 		e = conn_prepare(s->client, type, &m, sizeof(m), &r);
 	if (e != -EBUSY && e != -ENOMEM) {

@@ -111,9 +111,9 @@ END_TEST
 
 #define SEQS 6u
 
-/* The backend, with counters of calls that allocate or free device memory, or wait for a whole stream. */
+/* The backend, with counters of calls that allocate or free device memory, or wait for a whole stream or an event. */
 static struct skv_backend counting;
-static uint32_t allocs, frees, waits;
+static uint32_t allocs, frees, waits, event_waits;
 
 static int count_alloc(size_t bytes, void **ret)
 {
@@ -133,12 +133,19 @@ static int count_wait(void *stream)
 	return devmem_device()->wait(stream);
 }
 
+static int count_event_wait(void *event)
+{
+	event_waits++;
+	return devmem_device()->event_wait(event);
+}
+
 static void count(struct skv_session *s)
 {
 	counting = *s->device->backend;
 	counting.alloc = count_alloc;
 	counting.free = count_free;
 	counting.wait = count_wait;
+	counting.event_wait = count_event_wait;
 	s->device->backend = &counting;
 }
 
@@ -198,6 +205,40 @@ START_TEST(blocks_again)
 }
 END_TEST
 
+/* The end of a sequence waits for this sequence's steps on the device, and not for those of others. */
+START_TEST(ends_beside)
+{
+	const size_t width = (size_t)model.n_heads * model.head_dim;
+	float rows[40 * 2 * 64] = {1}, out[40 * 2 * 64], *in;
+	struct skv_model m = model;
+	struct skv_session *s;
+	struct skv_seq *seq[3];
+
+	OK(skv_connect(&client, daemon_.socket));
+	m.device = SKV_DEVICE_CUDA(0);
+	OK(skv_open(client, &m, "full", &s));
+	in = devmem_get(2 * width * sizeof(float));
+	for (uint32_t i = 0; i < 3; i++) {
+		OK(skv_seq_new(s, NULL, 0, &seq[i]));
+		feed_rows(s, &m, seq[i], rows, 40, out);
+	}
+	count(s);
+	for (uint32_t i = 0; i < 2; i++) {
+		OK(skv_step_begin(s, &SKV_STEP_ITEM(.seq = seq[0], .n_tokens = 1), 1, devmem_stream()));
+		for (uint32_t layer = 0; layer < m.n_layers; layer++)
+			OK(skv_attend(s, layer, &SKV_ATTN(.q = in, .k = in, .v = in, .out = in + width)));
+		OK(skv_step_end(s, NULL, NULL));
+		event_waits = waits = 0;
+		OK(i == 0 ? skv_seq_drop(seq[1]) : skv_seq_detach(seq[2]));
+		ck_assert_uint_eq(event_waits + waits, 0);
+	}
+	OK(skv_seq_drop(seq[0]));
+	ck_assert_uint_ge(event_waits, 1);
+	devmem_put(in);
+	skv_close(s);
+}
+END_TEST
+
 int main(void)
 {
 	enum case_device there = case_begin("gpu-tables");
@@ -210,5 +251,6 @@ int main(void)
 	t = add_case(s, "tables", 120, setup, teardown, NULL);
 	tcase_add_loop_test(t, tables_grow, 0, 4);
 	tcase_add_loop_test(t, blocks_again, 0, 2);
+	tcase_add_test(t, ends_beside);
 	return run_suite(s);
 }

@@ -276,7 +276,7 @@ SKV_API int skv_seq_truncate(struct skv_seq *seq, uint32_t n, int32_t next);
 
 /*
  * Detach the sequence, and free the handle. A named sequence stays in the daemon, where any client of this user may
- * attach it; an anonymous sequence is dropped. NULL is ignored. The call waits for the device.
+ * attach it; an anonymous sequence is dropped. NULL is ignored. The call waits for the sequence's steps on the device.
  * Error, with nothing changed: -EBUSY the sequence is in an open step, -ENOMEM. After any other error (-ETIMEDOUT,
  * -ECONNRESET: the daemon has not confirmed) the handle is freed all the same.
  */

@@ -97,6 +97,7 @@ class Worker:
         log.info("sparsekv: model %s of %d layers, policy %s, kernels %s", model.name, model.n_layers, self.session.policy, self.session.backend)
         self.seqs: dict[int, Seq] = {}
         self.policies: dict[int, str] = {}  # of the sequences that have one of their own
+        self.leaving: list[tuple[int, bool]] = []  # sequences to be released: number, and whether a named one is kept
         self.left: OrderedDict[str, None] = OrderedDict()  # names of detached sequences, the oldest first
         self.plan: Plan | None = None
         self.step: Step | None = None
@@ -110,12 +111,16 @@ class Worker:
     # ---- before the step ----
 
     def bind(self, plan: Plan) -> None:
-        """Finishes the previous step, then releases and opens the plan's sequences."""
+        """
+        Finishes the previous step, then releases and opens the plan's sequences. Under asynchronous scheduling that
+        step, which may have rows of these sequences, still runs on the device, and their release would wait for it. So
+        they are released with the next plan, or earlier if a name or pages are needed.
+        """
         self._finish_late(plan.accepted)
-        for seq in plan.drop:
-            self._close(seq, keep=False)
-        for seq in plan.detach:
-            self._close(seq, keep=True)
+        self._release()
+        self.leaving = [*((seq, False) for seq in plan.drop), *((seq, True) for seq in plan.detach)]
+        if plan.look or not plan.rows:
+            self._release()
         for look in plan.look:
             self._look(look)
         for new in plan.open:
@@ -130,6 +135,13 @@ class Worker:
             self.session.abort()
             return
         self.session.end(accepted=[accepted.get(rows.seq, 0) for rows in step.rows])
+
+    def _release(self) -> bool:
+        """Releases the sequences that are to be released; returns whether there were any."""
+        leaving, self.leaving = self.leaving, []
+        for number, keep in leaving:
+            self._close(number, keep)
+        return bool(leaving)
 
     def _close(self, number: int, keep: bool) -> None:
         seq = self.seqs.pop(number, None)
@@ -323,6 +335,8 @@ class Worker:
         Frees pages. First drops sequences without a request, then sequences of the newest requests in the step. If
         the step has only one request left, other requests' sequences are dropped first.
         """
+        if self._release():
+            return live
         while plan.retained:
             number = plan.retained.pop(0)
             if number in self.seqs:
