@@ -131,6 +131,19 @@ static double moved(uint32_t first, uint32_t n, uint32_t head)
 	return sum / (n - 1);
 }
 
+/* Rows that are refused: chance may keep fp8 from moving enough, the more so in few rows. */
+static void make_outliers(uint32_t first, uint32_t n)
+{
+	double most;
+
+	do {
+		make_rows(first, n, 2000);
+		most = 0;
+		for (uint32_t head = 0; head < N_HEADS; head++)
+			most = fmax(most, moved(first, n, head));
+	} while (most < 0.3);
+}
+
 /* ---- steps ----------------------------------------------------------------------------------- */
 
 static void begin(const uint32_t *n, uint32_t n_prompts, uint32_t total)
@@ -176,7 +189,7 @@ START_TEST(outliers_are_refused)
 	const uint32_t n[] = {24};
 	unsigned layer, head, percent;
 
-	make_rows(0, n[0], 2000);
+	make_outliers(0, n[0]);
 	FAILS(attend(n, 1), EDOM, "outliers");
 	ck_assert_int_eq(sscanf(skv_last_error(), "layer %u, head %u: fp8 moves %u %%", &layer, &head, &percent), 3);
 	ck_assert_uint_eq(layer, 1);
@@ -204,7 +217,7 @@ START_TEST(any_prompt_of_a_step)
 
 	make_rows(0, 5, 2000);
 	make_rows(5, 20, 0);
-	make_rows(25, 9, 2000);
+	make_outliers(25, 9);
 	FAILS(attend(n, 3), EDOM, "first 9 rows");
 	ck_assert_int_eq(sscanf(skv_last_error(), "layer 1, head %u", &head), 1);
 	ck_assert_double_gt(moved(25, 9, head), 0.25);
