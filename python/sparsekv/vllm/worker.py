@@ -113,11 +113,10 @@ class Worker:
     def bind(self, plan: Plan) -> None:
         """
         Finishes the previous step, then releases and opens the plan's sequences. Under asynchronous scheduling that
-        step, which may have rows of these sequences, still runs on the device, and their release would wait for it. So
-        they are released with the next plan, or earlier if a name or pages are needed.
+        step, which may have rows of these sequences, still runs on the device, and their release waits for it. So they
+        are released when this step is queued behind it (end), or earlier if a name or pages are needed.
         """
         self._finish_late(plan.accepted)
-        self._release()
         self.leaving = [*((seq, False) for seq in plan.drop), *((seq, True) for seq in plan.detach)]
         if plan.look or not plan.rows:
             self._release()
@@ -405,7 +404,12 @@ class Worker:
         self.step.sampled = first.to(torch.int32)
 
     def end(self) -> None:
-        """After the last layer: commits the step, unless rows may be rejected."""
+        """After the last layer: commits the step, and releases the plan's sequences."""
+        self._end_step()
+        self._release()
+
+    def _end_step(self) -> None:
+        """Commits the step, unless rows may be rejected."""
         step, self.plan = self.step, None
         if step is None:
             return
