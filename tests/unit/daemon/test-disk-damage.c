@@ -18,6 +18,8 @@ static struct parked_case was;
 static char *file; /* as it was parked */
 static size_t bytes;
 
+#define MOST_BYTES (1u << 20) /* of pages: each test writes and reads the file hundreds of times */
+
 /* Uses a file system in memory if there is one: this test syncs often. */
 static void begin(void)
 {
@@ -26,7 +28,7 @@ static void begin(void)
 	disk_begin();
 	do {
 		parked_case_random(&was);
-		if (was.job.n_pages >= 5)
+		if (was.job.n_pages >= 5 && was.job.n_pages * was.job.page_bytes <= MOST_BYTES)
 			break;
 		parked_case_free(&was);
 	} while (true);
