@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * daemon/disk/use-order.h - a user's sealed prefixes that may be evicted, in a binary heap: the least recently used one
- * is first. Each function takes time logarithmic in the number of prefixes.
+ * is first. Entering and taking out take time logarithmic in the number of prefixes.
  */
 #ifndef SKV_DISK_USE_ORDER_H
 #define SKV_DISK_USE_ORDER_H

@@ -29,13 +29,13 @@ int device_room_stale(struct skv_session *s, uint64_t n)
 	return 0;
 }
 
-/* Step number i of those that may be queued; 0 is the oldest. */
+/* Returns the i-th buffer of queued steps, counted from the oldest. The step in it may not be queued any more. */
 static struct device_step *step_at(struct device *d, uint32_t i)
 {
 	return &d->step[(d->next + i) % DEVICE_STEPS];
 }
 
-/* Report the steps that have run, the oldest first. Wait for those with numbers below `n_wait`. */
+/* Report the steps that have run, the oldest first. Waits for the steps in the oldest `n_wait` buffers. */
 static int poll_steps(struct skv_session *s, uint32_t n_wait)
 {
 	struct device *d = s->device;

@@ -5,8 +5,8 @@
  *
  * A recording holds addresses, and sizes from which kernels derive their grids and the layout of their workspace. All
  * else is data that kernels read in each step: which sequences there are, their lengths, their pages. So all steps that
- * are laid out for the same sizes, in memory that does not move, can be replayed from one recording. These steps have memory
- * of their own: other steps would move it, for example if a long prompt enlarged the workspace.
+ * are laid out for the same sizes, in memory that does not move, can be replayed from one recording. Padded steps have
+ * memory of their own. In shared memory, a long prompt could enlarge the workspace, and so move it.
  */
 #include "libclient/step/padding.h"
 

@@ -7,9 +7,9 @@
 
 struct skv_session;
 
-/* Decide whether the step is padded, once its policy batches are known; takes the memory of such steps. */
+/* Decide whether the step is padded, and select the memory that its kind of step uses. Call after find_batches(). */
 void padding_choose(struct skv_session *s);
-/* The number of sequences for which a step of n sequences needs memory. */
+/* Returns how many sequences the step needs memory for: n, or the padded batch size if the step is padded. */
 uint32_t padding_seqs(const struct skv_session *s, uint32_t n);
 
 #endif

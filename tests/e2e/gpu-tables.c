@@ -111,7 +111,7 @@ END_TEST
 
 #define SEQS 6u
 
-/* The backend, with counters of calls that allocate or free device memory, or wait for a whole stream or an event. */
+/* The backend. It counts calls that allocate or free device memory, or wait for a stream or an event. */
 static struct skv_backend counting;
 static uint32_t allocs, frees, waits, event_waits;
 

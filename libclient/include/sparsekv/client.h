@@ -441,9 +441,9 @@ SKV_API int skv_attend(struct skv_session *session, uint32_t layer, const struct
 SKV_API uint64_t skv_step_key(struct skv_session *session);
 
 /*
- * Pad the session's decode steps, until the next call: a step in which up to n_seqs sequences decode one row each is
- * laid out as if n_seqs sequences of max_tokens tokens (0: the model's) decoded. Its key then depends neither on their
- * number nor on their lengths, until the policy is swapped. So an engine can capture one graph for each n_seqs when it
+ * Pad the session's decode steps, until the next call. If up to n_seqs sequences decode one row each, the step is laid
+ * out for n_seqs sequences of max_tokens tokens (0: the model's). Until the policy is swapped, the step's key depends
+ * neither on the number of sequences nor on their lengths. An engine can capture one graph for each n_seqs when it
  * starts, the largest first: it begins a step of one sequence of its own, captures, and aborts the step. Rows beyond
  * the step's own are neither read nor written; skv_selection() has no lists to read (-ENOTSUP). Not padded are steps
  * with prompts, several rows of a sequence, more or longer sequences, several policies, or a policy that evicts or

@@ -30,10 +30,10 @@ from .worker import Worker, worker_half
 
 log = logging.getLogger("vllm.sparsekv")
 
-# A capture takes as long as two to five decode steps.
-# steps with a key before a graph is captured for it: of one policy, and of several, where keys change more often
+# A graph is captured when its key has come this often: in steps of one policy, and in steps of several, whose keys change
+# more often. A capture takes as long as two to five decode steps.
 CAPTURE_AFTER, CAPTURE_MIXED_AFTER = 3, 32
-SHORTEN_AFTER = 16  # steps of one length before they get graphs of their own
+SHORTEN_AFTER = 16  # steps are padded to a shorter length when it has come this often
 MOST_GRAPHS = 512
 
 

@@ -49,7 +49,7 @@ def worker_half() -> "Worker | None":
 
 
 def leave_default_stream() -> None:
-    """Steps are captured on the stream that they run on, and the default stream cannot be captured."""
+    """Makes another stream current if the default one is. A step is captured on its own stream, and CUDA cannot capture the default stream."""
     default = torch.cuda.default_stream()
     if torch.cuda.current_stream() == default:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]

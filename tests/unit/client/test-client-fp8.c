@@ -131,7 +131,7 @@ static double moved(uint32_t first, uint32_t n, uint32_t head)
 	return sum / (n - 1);
 }
 
-/* Rows that are refused: chance may keep fp8 from moving enough, the more so in few rows. */
+/* Makes rows that the library must refuse. In some random rows fp8 moves too little attention; these are drawn again. */
 static void make_outliers(uint32_t first, uint32_t n)
 {
 	double most;

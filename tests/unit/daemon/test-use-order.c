@@ -52,7 +52,7 @@ static void same_as_search(uint32_t uid)
 	              got ? (long long)got->used_ns : -1, want ? (long long)want->used_ns : -1);
 }
 
-/* Equal times, and times that go back, as those of a clock that the operator sets. */
+/* Files in random states. Some have equal times, and some times go back, as if the operator had set the clock. */
 START_TEST(any_order)
 {
 	for (uint32_t i = 0; i < 20000; i++) {
