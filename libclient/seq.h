@@ -96,6 +96,7 @@ struct skv_seq {
 		uint32_t capacity, wanted; /* entries of each table: in the copy; needed by the next step */
 		struct skv_seqmem *mem;
 		int32_t *tokens;
+		uint32_t expected; /* tokens of a prompt that follow the next step */
 		bool old; /* the copy has pages that the tables lack; it is made anew before the next step */
 	} on_device;
 

@@ -175,6 +175,7 @@ void device_close(struct skv_session *s)
 	if (device_enter(s, &was) == 0) {
 		for (uint32_t i = 0; i < DEVICE_STEPS; i++)
 			step_buffer_free(d, &d->step[i]);
+		device_free_closed(d);
 		slab_free(d);
 		d->backend->free(d->kseq);
 		d->backend->free(d->attended);

@@ -41,6 +41,7 @@ struct device_step {
 	struct skv_seq **seqs;       /* [n], cap allocated; a sequence is not freed before the step has run */
 };
 
+#define DEVICE_CLOSED 16u /* maximum number of closed sequences whose memory is still registered */
 #define BRANCHES 16u /* maximum number of branches of a step; further policy batches share them: workspace.h */
 
 struct branch {
@@ -73,6 +74,13 @@ struct device {
 	} *stale;
 	uint32_t n_stale;
 	uint64_t cap_stale;
+	/* memory of closed sequences, which is still registered and mapped (tables.c) */
+	struct device_closed {
+		void *mem;
+		size_t bytes;
+		void *tokens; /* registered on its own; NULL: not registered */
+	} closed[DEVICE_CLOSED];
+	uint32_t n_closed;
 };
 
 /* Set the last error to the backend's error text, and return `error`. */
@@ -80,6 +88,8 @@ int device_failed(const struct device *d, int error, const char *what);
 /* Open the device of the session's model, and choose the session's kernels. */
 int device_open(struct skv_session *s, device_finished_fn *finished);
 void device_close(struct skv_session *s);
+/* Free the memory of closed sequences. The session's device must be current. */
+void device_free_closed(struct device *d);
 /* Lock the session for a call of the engine, and make its device current. 0, or an error as of fence_enter(). */
 int device_lock(struct skv_session *s, void **ret_was);
 void device_unlock(struct skv_session *s, void *was);

@@ -96,6 +96,14 @@ int device_settle_seq(struct skv_seq *q)
 	return settle(q->session, n_wait);
 }
 
+bool device_queued(const struct device *d)
+{
+	for (uint32_t i = 0; i < DEVICE_STEPS; i++)
+		if (d->step[i].busy)
+			return true;
+	return false;
+}
+
 static bool evicts(const struct skv_session *s)
 {
 	for (uint32_t i = 0; s->device && i < DEVICE_STEPS; i++)

@@ -3,17 +3,20 @@
 #ifndef SKV_CLIENT_DEVICE_STEPS_H
 #define SKV_CLIENT_DEVICE_STEPS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 #include <sparsekv/types.h>
 
 struct skv_seq;
+struct device;
 struct skv_session;
 
 /* Report steps that have run; waits for the oldest one if the host is too far ahead. The device must be current. */
 int device_turn(struct skv_session *s);
 /* Wait for all queued steps, and report them. Makes the device current itself. */
 int device_settle(struct skv_session *s);
+bool device_queued(const struct device *d); /* is a step queued that was not yet reported as run? */
 int device_settle_seq(struct skv_seq *q); /* waits only for steps of this sequence, and for older ones */
 int device_settle_evictions(struct skv_session *s); /* device_settle(), if a queued step evicts */
 int device_not_recording(struct skv_session *s); /* -EBUSY: the step's stream is being captured into a graph */

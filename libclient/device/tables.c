@@ -18,6 +18,7 @@
 
 #include <errno.h>
 #include <stdlib.h>
+#include <sys/mman.h>
 
 #include "libclient/device/device.h"
 #include "libclient/device/slab.h"
@@ -146,12 +147,54 @@ static int device_ready(struct skv_seq *q, uint32_t n_tokens, bool prompt)
 	(void)prompt;
 	if (!q->session->device)
 		return 0;
-	q->on_device.wanted = entries_needed(q, q->len + n_tokens);
+	q->on_device.wanted = entries_needed(q, q->len + n_tokens + q->on_device.expected);
 	if (q->on_device.wanted <= q->on_device.capacity)
 		return q->on_device.old ? device_seq_refresh(q) : 0;
 	/* queued work may still read and write the present copy */
 	e = q->on_device.table ? device_settle(q->session) : 0;
 	return e < 0 ? e : entered(q, grow_entered);
+}
+
+void device_expect(struct skv_seq *q, uint32_t n_tokens)
+{
+	q->on_device.expected = n_tokens;
+}
+
+/* ---- the end of a sequence ------------------------------------------------------------------- */
+
+void device_free_closed(struct device *d)
+{
+	while (d->n_closed > 0) {
+		const struct device_closed *x = &d->closed[--d->n_closed];
+
+		if (x->tokens)
+			d->backend->unregister_host(x->tokens);
+		d->backend->unregister_host(x->mem);
+		munmap(x->mem, x->bytes);
+	}
+}
+
+/*
+ * Unregistering memory waits until the device has done all of its work, so that the next step would be queued late. The
+ * memory of a closed sequence therefore stays registered and mapped until no step is queued, or until there is much of
+ * it.
+ */
+static void close_memory(struct skv_seq *q)
+{
+	struct device *d = q->session->device;
+
+	if (!q->on_device.mem)
+		return;
+	if (d->n_closed == DEVICE_CLOSED)
+		device_free_closed(d);
+	d->closed[d->n_closed++] = (struct device_closed){
+		.mem = q->mem,
+		.bytes = q->layout.total,
+		.tokens = q->on_device.tokens ? (char *)q->mem + q->layout.tokens : NULL,
+	};
+	q->mem = NULL;
+	if (!device_queued(d))
+		device_free_closed(d);
 }
 
 void device_seq_close(struct skv_seq *q)
@@ -166,10 +209,7 @@ void device_seq_close(struct skv_seq *q)
 		if (d->stale[i].seq != q)
 			d->stale[kept++] = d->stale[i];
 	d->n_stale = kept;
-	if (q->on_device.tokens)
-		d->backend->unregister_host((char *)q->mem + q->layout.tokens);
-	if (q->on_device.mem)
-		d->backend->unregister_host(q->mem);
+	close_memory(q);
 	slab_give(d, q->on_device.table, q->on_device.bytes);
 	device_leave(q->session, was);
 }

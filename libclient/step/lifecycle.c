@@ -11,6 +11,7 @@
 #include "libclient/conn/fence.h"
 #include "libclient/device/device.h"
 #include "libclient/device/steps.h"
+#include "libclient/device/tables.h"
 #include "libclient/error.h"
 #include "libclient/feature.h"
 #include "libclient/pages/pages.h"
@@ -36,6 +37,8 @@ static int ready(struct skv_session *s, const struct skv_step_item *items, uint3
 		const struct skv_step_item *it = &items[item];
 
 		e = items_check(s, item);
+		if (e == 0)
+			device_expect(it->seq, it->n_prompt_remaining);
 		if (e == 0)
 			e = features_ready(it->seq, it->n_tokens, it->flags & SKV_STEP_PROMPT);
 	}

@@ -111,9 +111,12 @@ END_TEST
 
 #define SEQS 6u
 
-/* The backend. It counts calls that allocate or free device memory, or wait for a stream or an event. */
+/*
+ * The backend. It counts calls that allocate or free device memory, wait for a stream or an event, or unregister
+ * memory, which waits for all of the device's work.
+ */
 static struct skv_backend counting;
-static uint32_t allocs, frees, waits, event_waits;
+static uint32_t allocs, frees, waits, event_waits, unregistered;
 
 static int count_alloc(size_t bytes, void **ret)
 {
@@ -139,6 +142,12 @@ static int count_event_wait(void *event)
 	return devmem_device()->event_wait(event);
 }
 
+static int count_unregister(void *p)
+{
+	unregistered++;
+	return devmem_device()->unregister_host(p);
+}
+
 static void count(struct skv_session *s)
 {
 	counting = *s->device->backend;
@@ -146,6 +155,7 @@ static void count(struct skv_session *s)
 	counting.free = count_free;
 	counting.wait = count_wait;
 	counting.event_wait = count_event_wait;
+	counting.unregister_host = count_unregister;
 	s->device->backend = &counting;
 }
 
@@ -205,6 +215,39 @@ START_TEST(blocks_again)
 }
 END_TEST
 
+/* A prompt in chunks gets room for all of its tables with the first chunk: later chunks need not wait for earlier ones. */
+START_TEST(prompt_in_chunks)
+{
+	const uint32_t n = 2048, chunks = DEVICE_STEPS; /* a later one would wait for the first */
+	const size_t all = (size_t)n * model.n_heads * model.head_dim;
+	struct skv_model m = model;
+	struct skv_session *s;
+	struct skv_seq *seq;
+	float *in;
+
+	OK(skv_connect(&client, daemon_.socket));
+	m.device = SKV_DEVICE_CUDA(0);
+	OK(skv_open(client, &m, "full", &s));
+	in = devmem_get(2 * all * sizeof(float));
+	OK(skv_seq_new(s, NULL, 0, &seq));
+	for (uint32_t i = 0; i < chunks; i++) {
+		const struct skv_step_item it = SKV_STEP_ITEM(.seq = seq, .n_tokens = n, .flags = SKV_STEP_PROMPT,
+		                                              .n_prompt_remaining = (chunks - 1 - i) * n);
+
+		OK(skv_step_begin(s, &it, 1, devmem_stream()));
+		for (uint32_t layer = 0; layer < m.n_layers; layer++)
+			OK(skv_attend(s, layer, &SKV_ATTN(.q = in, .k = in, .v = in, .out = in + all)));
+		OK(skv_step_end(s, NULL, NULL));
+		if (i == 0)
+			count(s);
+	}
+	ck_assert_uint_eq(allocs + waits + event_waits, 0);
+	OK(skv_seq_drop(seq));
+	devmem_put(in);
+	skv_close(s);
+}
+END_TEST
+
 /* The end of a sequence waits for this sequence's steps on the device, and not for those of others. */
 START_TEST(ends_beside)
 {
@@ -230,10 +273,11 @@ START_TEST(ends_beside)
 		OK(skv_step_end(s, NULL, NULL));
 		event_waits = waits = 0;
 		OK(i == 0 ? skv_seq_drop(seq[1]) : skv_seq_detach(seq[2]));
-		ck_assert_uint_eq(event_waits + waits, 0);
+		ck_assert_uint_eq(event_waits + waits + unregistered, 0);
 	}
 	OK(skv_seq_drop(seq[0]));
 	ck_assert_uint_ge(event_waits, 1);
+	ck_assert_uint_eq(unregistered, 6); /* of each sequence its header and its token ids */
 	devmem_put(in);
 	skv_close(s);
 }
@@ -251,6 +295,7 @@ int main(void)
 	t = add_case(s, "tables", 120, setup, teardown, NULL);
 	tcase_add_loop_test(t, tables_grow, 0, 4);
 	tcase_add_loop_test(t, blocks_again, 0, 2);
+	tcase_add_test(t, prompt_in_chunks);
 	tcase_add_test(t, ends_beside);
 	return run_suite(s);
 }

@@ -4,8 +4,27 @@
  * (cuda.mk). A block takes 128 rows if all q heads of a GQA group share a list or if there are no lists, otherwise 64
  * rows.
  */
+#include <cudaTypedefs.h>
 #include "kernels/cuda/prefill/prefill.h"
 #include "kernels/cuda/prefill/prefill-sm90.cuh"
+
+static PFN_cuTensorMapEncodeTiled_v12000 encode_tensor_map;
+
+/*
+ * Returns the map of a pool as a matrix of K and V rows of 16-bit elements; a box is one panel of a page's rows. The
+ * matrix has as many rows as coordinates can name, whatever the pool's size: 256 GiB of head dim 64. The driver accepts
+ * any base that is a multiple of 16.
+ */
+template <int D> static CUtensorMap pool_rows(const struct prefill_params *c)
+{
+	CUtensorMap map;
+	const cuuint64_t size[] = {D, 1u << 31}, stride[] = {D * 2};
+	const cuuint32_t box[] = {64, SKV_PAGE_TOKENS}, step[] = {1, 1};
+	encode_tensor_map(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, c->pool, size, stride, box, step,
+	                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+	                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+	return map;
+}
 
 template <bool SPARSE, class T, int D, int GROUPS, int N> static cudaError_t init(void)
 {
@@ -23,7 +42,12 @@ template <class T, int D> static cudaError_t init_shape(void)
 
 cudaError_t skv_cuda_prefill_sm90_init(void)
 {
-	cudaError_t e = init_shape<F16, 64>();
+	cudaDriverEntryPointQueryResult found;
+	cudaError_t e = cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", (void **)&encode_tensor_map, 12000,
+	                                                 cudaEnableDefault, &found);
+	if (e == cudaSuccess && found != cudaDriverEntryPointSuccess)
+		e = cudaErrorCallRequiresNewerDriver;
+	e = e ? e : init_shape<F16, 64>();
 	e = e ? e : init_shape<F16, 128>();
 	e = e ? e : init_shape<BF16, 64>();
 	return e ? e : init_shape<BF16, 128>();
@@ -32,7 +56,7 @@ cudaError_t skv_cuda_prefill_sm90_init(void)
 template <bool SPARSE, class T, int D, int GROUPS, int N> static void launch(const struct prefill_params *c,
                                                                              dim3 grid, cudaStream_t stream)
 {
-	prefill_sm90_kernel<SPARSE, T, D, GROUPS, N><<<grid, 128 * (GROUPS + 1), sm90_smem<D, GROUPS, N>::bytes, stream>>>(*c);
+	prefill_sm90_kernel<SPARSE, T, D, GROUPS, N><<<grid, 128 * (GROUPS + 1), sm90_smem<D, GROUPS, N>::bytes, stream>>>(*c, pool_rows<D>(c));
 }
 
 template <class T, int D> static void launch_shape(const struct prefill_params *c, dim3 grid, cudaStream_t stream)

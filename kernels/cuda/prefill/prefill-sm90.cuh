@@ -3,15 +3,17 @@
  * kernels/cuda/prefill/prefill-sm90.cuh - causal attention of many query rows with wgmma (sm_90a); see tiles.cuh.
  *
  * The kernel has the structure of FlashAttention-3, over pages and lists. One warpgroup (the producer) locates tokens
- * and copies K and V, 16 bytes at a time, into pipeline stages in shared memory. The other warpgroups (the consumers)
- * have 64 rows each. While the tensor cores multiply a tile's V, the next tile's scores are already computed and become
- * weights. K and V have separate barriers, because a tile's V is copied after the next tile's K.
+ * and copies K and V into pipeline stages in shared memory: pages by tensor copies for dense rows, 16 bytes at a time
+ * for sparse rows. The other warpgroups (the consumers) have 64 rows each. While the tensor cores multiply a tile's V,
+ * the next tile's scores are already computed and become weights. K and V have separate barriers, because a tile's V is
+ * copied after the next tile's K.
  */
 #ifndef SKV_CUDA_PREFILL_SM90_CUH
 #define SKV_CUDA_PREFILL_SM90_CUH
 
 #include "kernels/cuda/runtime/barrier.cuh"
 #include "kernels/cuda/prefill/output.cuh"
+#include "kernels/cuda/runtime/tensor-map.cuh"
 #include "kernels/cuda/runtime/wgmma.cuh"
 
 #define STAGES 2u
@@ -27,7 +29,7 @@ template <int D, int GROUPS, int N> struct sm90_smem {
 	static constexpr uint32_t bytes = barrier_at + 4 * STAGES * 8;
 };
 
-/* ---- the producer ---------------------------------------------------------------------------- */
+/* ---- the producer for sparse rows: tokens --------------------------------------------------- */
 
 /*
  * Begins to copy K or V of a tile's tokens to a stage. From one copy of a thread to its next copy, neither the swizzled
@@ -69,8 +71,8 @@ DEVICE bool producers_all(bool x)
 	return all;
 }
 
-template <bool SPARSE, int D, int GROUPS, int N>
-__device__ static void produce(const struct prefill_params *c, uint8_t *memory)
+template <int D, int GROUPS, int N>
+__device__ static void produce_tokens(const struct prefill_params *c, uint8_t *memory)
 {
 	struct work_item x = {};
 	using M = sm90_smem<D, GROUPS, N>;
@@ -80,7 +82,7 @@ __device__ static void produce(const struct prefill_params *c, uint8_t *memory)
 	struct located_tile<N> *ring = (struct located_tile<N> *)(memory + M::ring_at);
 	struct work_cursor w = begin_cursor(c, &x);
 	uint32_t n = 0, row = 0, j = 0;
-	bool more = next_item<SPARSE, M::rows, N>(c, &w, &x), whole = true;
+	bool more = next_item<true, M::rows, N>(c, &w, &x), whole = true;
 
 	if (more && threadIdx.x < N)
 		row = token_row<D>(c, &x, page_rows, tile_token(&x.kv_range, j, threadIdx.x, N));
@@ -97,7 +99,7 @@ __device__ static void produce(const struct prefill_params *c, uint8_t *memory)
 			whole = producers_all(threadIdx.x >= N || row != 0xffffffff);
 			if (++j == x.kv_range.tiles) {
 				j = 0;
-				more = next_item<SPARSE, M::rows, N>(c, &w, &x);
+				more = next_item<true, M::rows, N>(c, &w, &x);
 			}
 			if (more && threadIdx.x < N)
 				row = token_row<D>(c, &x, page_rows, tile_token(&x.kv_range, j, threadIdx.x, N));
@@ -105,10 +107,8 @@ __device__ static void produce(const struct prefill_params *c, uint8_t *memory)
 			copy_rows<D, N>(c->pool, ring[located].row, whole, base + M::k_at + stage * M::tile,
 			                bar + 8 * stage);
 			/* This arrival also makes the located tokens visible to the consumers. */
-			if (threadIdx.x == 0) {
-				ring[located].whole = whole;
+			if (threadIdx.x == 0)
 				asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar + 8 * stage) : "memory");
-			}
 		}
 		if (n > 0) {
 			wait_phase(bar + 8 * (3 * STAGES + was), (n - 1) / STAGES % 2 ^ 1);
@@ -122,6 +122,122 @@ __device__ static void produce(const struct prefill_params *c, uint8_t *memory)
 	asm volatile("cp.async.wait_all;" ::: "memory");
 }
 
+/* ---- the producer for dense rows: pages ------------------------------------------------------ */
+
+/* Two pages of a tile, which a warp copies. A lane copies one panel of one of them; 2 * D / 64 lanes do so. */
+struct page_pair {
+	int32_t row;          /* index, among the rows of the pool, of the lane's page's first K row; negative: zeros */
+	uint32_t resident;    /* mask of the resident ones of the pages' 32 tokens */
+	uint32_t part, there; /* a page that has only `there` tokens (0 or 1), the sequence's last one; else there = 0 */
+};
+
+/* Locates the pages of tokens [first, first + 32). */
+template <int D>
+__device__ static struct page_pair locate_pages(const struct prefill_params *c, const struct work_item *x, uint32_t first)
+{
+	constexpr uint32_t panels = D / 64;
+	const uint32_t page_rows = (uint32_t)(c->page_bytes / (D * 2)), page = threadIdx.x / panels % 2;
+	const uint32_t row = token_row<D>(c, x, page_rows, first + page * SKV_PAGE_TOKENS);
+	const uint32_t seen = __ballot_sync(~0u, row != 0xffffffff), rest = x->s->len - min(x->s->len, first);
+	struct page_pair p;
+	p.row = row != 0xffffffff ? (int32_t)row : -(int32_t)SKV_PAGE_TOKENS;
+	p.resident = (seen & 1 ? 0xffff : 0) | (seen >> panels & 1 ? 0xffff0000 : 0);
+	p.part = rest / SKV_PAGE_TOKENS;
+	p.there = p.part < 2 && seen >> p.part * panels & 1 ? rest % SKV_PAGE_TOKENS : 0;
+	return p;
+}
+
+/* Begins to copy the pages' K to a stage; `to` is the address of their rows in its first panel. */
+template <int D, int N>
+__device__ static void copy_keys(const CUtensorMap *rows, const struct page_pair *p, uint32_t to, uint32_t full)
+{
+	constexpr uint32_t panels = D / 64, bytes = SKV_PAGE_TOKENS * 128;
+	const uint32_t lane = threadIdx.x % 32, panel = lane % panels, page = lane / panels;
+	if (lane == 0)
+		arrive_expect(full, 2 * panels * bytes);
+	__syncwarp();
+	if (page < 2)
+		copy_tensor(to + panel * (N * 128) + page * bytes, rows, panel * 64, p->row, full);
+}
+
+/* Copies the first `there` rows of a page's V, and zeros for the others. */
+template <int D, int N> __device__ static void copy_part(const uint8_t *from, uint32_t there, uint32_t to)
+{
+	constexpr uint32_t pieces = D / 8;
+	for (uint32_t i = threadIdx.x % 32; i < SKV_PAGE_TOKENS * pieces; i += 32) {
+		const uint32_t t = i / pieces, p = i % pieces;
+		const uint4 x = t < there ? ((const uint4 *)from)[i] : make_uint4(0, 0, 0, 0);
+		store_shared16(to + p / 8 * (N * 128) + panel_at(t, p % 8), x);
+	}
+	fence_proxy_async();
+	__syncwarp();
+}
+
+/*
+ * Begins to copy the pages' V; `after` is the number of rows from a page's K rows to its V rows. Memory after a
+ * sequence's last token may hold NaNs. Scores of such tokens are masked, but products of their V with weights of 0
+ * would be NaN. So zeros take their place.
+ */
+template <int D, int N>
+__device__ static void copy_values(const struct prefill_params *c, const CUtensorMap *rows, const struct page_pair *p,
+                                   int32_t after, uint32_t to, uint32_t full)
+{
+	constexpr uint32_t panels = D / 64, bytes = SKV_PAGE_TOKENS * 128;
+	const uint32_t lane = threadIdx.x % 32, panel = lane % panels, page = lane / panels;
+	if (p->there) {
+		const int32_t row = __shfl_sync(~0u, p->row, p->part * panels) + after;
+		copy_part<D, N>(c->pool + (size_t)row * (D * 2), p->there, to + p->part * bytes);
+	}
+	if (lane == 0)
+		arrive_expect(full, (p->there ? 1 : 2) * panels * bytes);
+	__syncwarp();
+	if (page < 2 && !(p->there && page == p->part))
+		copy_tensor(to + panel * (N * 128) + page * bytes, rows, panel * 64, p->row < 0 ? p->row : p->row + after, full);
+}
+
+template <int D, int GROUPS, int N>
+__device__ static void produce_pages(const struct prefill_params *c, const CUtensorMap *rows, uint8_t *memory)
+{
+	struct work_item x = {};
+	using M = sm90_smem<D, GROUPS, N>;
+	static_assert(N == 4 * 2 * SKV_PAGE_TOKENS, "four warps copy two pages of a tile each");
+	const uint32_t bar = shared_address(memory) + M::barrier_at, warp = threadIdx.x / 32;
+	const uint32_t to = shared_address(memory) + warp * (2 * SKV_PAGE_TOKENS * 128);
+	const int32_t after = (int32_t)(c->page_bytes / (D * 4));
+	struct located_tile<N> *ring = (struct located_tile<N> *)(memory + M::ring_at);
+	struct work_cursor w = begin_cursor(c, &x);
+	uint32_t n = 0, j = 0;
+	bool more = next_item<false, M::rows, N>(c, &w, &x);
+	struct page_pair next = {}, now = {};
+
+	if (more)
+		next = locate_pages<D>(c, &x, warp * 32);
+	for (; more || n > 0; n++) {
+		const uint32_t stage = n % STAGES, was = (n - 1) % STAGES;
+		const struct page_pair before = now;
+		const bool last = !more;
+		if (!last) {
+			now = next;
+			if (++j == x.kv_range.tiles) {
+				j = 0;
+				more = next_item<false, M::rows, N>(c, &w, &x);
+			}
+			if (more)
+				next = locate_pages<D>(c, &x, j * N + warp * 32);
+			wait_phase(bar + 8 * (2 * STAGES + stage), n / STAGES % 2 ^ 1);
+			if (threadIdx.x % 32 == 0)
+				ring[n % RING].resident[warp] = now.resident;
+			copy_keys<D, N>(rows, &now, to + M::k_at + stage * M::tile, bar + 8 * stage);
+		}
+		if (n > 0) {
+			wait_phase(bar + 8 * (3 * STAGES + was), (n - 1) / STAGES % 2 ^ 1);
+			copy_values<D, N>(c, rows, &before, after, to + M::v_at + was * M::tile, bar + 8 * (STAGES + was));
+		}
+		if (last)
+			break;
+	}
+}
+
 /* ---- the consumers --------------------------------------------------------------------------- */
 
 /* Keeps the compiler from using accumulators before the products are done. */
@@ -130,6 +246,15 @@ template <int n> DEVICE void accumulators_ready(float (&d)[n])
 #pragma unroll
 	for (int i = 0; i < n; i++)
 		asm volatile("" : "+f"(d[i])::"memory");
+}
+
+/*
+ * Keeps what follows after the computation of x, which is never negative. ptxas would otherwise move a wait for products
+ * up to where they begin, and computations that should run meanwhile behind it.
+ */
+DEVICE void keep_order(float x)
+{
+	asm volatile("{ .reg .pred p; setp.lt.f32 p, %0, 0f00000000; @p nanosleep.u32 0; }" ::"f"(x) : "memory");
 }
 
 /* Loads the queries of a warpgroup's rows into shared memory. */
@@ -180,6 +305,15 @@ __device__ static void sm90_begin(const struct prefill_params *c, const struct w
 		r->o[i] = 0;
 }
 
+template <int N> DEVICE bool all_resident(const struct located_tile<N> *t)
+{
+	uint32_t all = ~0u;
+#pragma unroll
+	for (uint32_t i = 0; i < N / 32; i++)
+		all &= t->resident[i];
+	return all == ~0u;
+}
+
 /*
  * Applies the softcap to products q·k, and sets them to -infinity for tokens that a row does not attend to or that are
  * not resident.
@@ -192,7 +326,7 @@ __device__ static void sm90_mask(const struct prefill_params *c, const struct wo
 	const bool listed = tile_listed(&x->kv_range, j);
 	const uint32_t first = tile_first(&x->kv_range, j, N), sinks = c->kinds ? 0 : c->sparse.sinks;
 	const uint32_t column = threadIdx.x % 4 * 2;
-	bool all = located->whole;
+	bool all = all_resident(located);
 	if (c->scale.cap != 0)
 #pragma unroll
 		for (int i = 0; i < N / 2; i++)
@@ -251,13 +385,25 @@ template <class T, int N> DEVICE void sm90_pack(const float (&s)[N / 2], uint32_
 			w[k][i] = T::pair(s[8 * k + 2 * i], s[8 * k + 2 * i + 1]);
 }
 
+/* Multiplies the rows' outputs by fix[]. In most tiles no row has a new maximum, and all factors are 1. */
+template <int D> DEVICE void sm90_rescale(struct out_rows<D> *r, const float (&fix)[2])
+{
+	if (__all_sync(~0u, fix[0] == 1 && fix[1] == 1))
+		return;
+#pragma unroll
+	for (int i = 0; i < D / 2; i++)
+		r->o[i] *= fix[i / 2 % 2];
+}
+
+/* `tokens`: K was copied by cp.async, whose writes the tensor cores see after a fence only. */
 template <class T, int D, int GROUPS, int N>
-DEVICE void sm90_scores(uint32_t base, uint32_t group, uint32_t stage, float (&s)[N / 2])
+DEVICE void sm90_scores(bool tokens, uint32_t base, uint32_t group, uint32_t stage, float (&s)[N / 2])
 {
 	using M = sm90_smem<D, GROUPS, N>;
 	const uint64_t q = matrix_descriptor(base + group * M::q_group, 0);
 	const uint64_t k = matrix_descriptor(base + M::k_at + stage * M::tile, 0);
-	fence_proxy_async();
+	if (tokens)
+		fence_proxy_async();
 	wgmma_fence();
 #pragma unroll
 	for (int d = 0; d < D / 16; d++)
@@ -267,11 +413,12 @@ DEVICE void sm90_scores(uint32_t base, uint32_t group, uint32_t stage, float (&s
 }
 
 template <class T, int D, int GROUPS, int N>
-DEVICE void sm90_values(uint32_t base, uint32_t stage, const uint32_t (&w)[N / 16][4], float (&o)[D / 2])
+DEVICE void sm90_values(bool tokens, uint32_t base, uint32_t stage, const uint32_t (&w)[N / 16][4], float (&o)[D / 2])
 {
 	using M = sm90_smem<D, GROUPS, N>;
 	const uint64_t v = matrix_descriptor(base + M::v_at + stage * M::tile, N * 128);
-	fence_proxy_async();
+	if (tokens)
+		fence_proxy_async();
 	wgmma_fence();
 #pragma unroll
 	for (int k = 0; k < N / 16; k++)
@@ -286,10 +433,13 @@ DEVICE void stage_free(uint32_t at)
 		asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(at) : "memory");
 }
 
-/* Attends to all tiles of a work item. The item's first tile is number n of the tiles that the block attends to. */
-template <class T, int D, int GROUPS, int N>
+/*
+ * Attends to all tiles of a work item. The item's first tile is number n of the tiles that the block attends to. The
+ * compiler must see that n and `tiles` are the same in all threads: it then computes addresses once a warp.
+ */
+template <bool SPARSE, class T, int D, int GROUPS, int N>
 __device__ static void sm90_tiles(const struct prefill_params *c, const struct work_item *x, uint32_t group,
-                                  uint32_t n, uint8_t *memory, struct out_rows<D> *r)
+                                  uint32_t n, uint32_t tiles, uint8_t *memory, struct out_rows<D> *r)
 {
 	using M = sm90_smem<D, GROUPS, N>;
 	const uint32_t base = shared_address(memory), bar = base + M::barrier_at;
@@ -298,21 +448,21 @@ __device__ static void sm90_tiles(const struct prefill_params *c, const struct w
 	uint32_t w[N / 16][4];
 
 	wait_phase(bar + 8 * (n % STAGES), n / STAGES % 2);
-	sm90_scores<T, D, GROUPS, N>(base, group, n % STAGES, s);
+	sm90_scores<T, D, GROUPS, N>(SPARSE, base, group, n % STAGES, s);
 	wgmma_wait<0>();
 	accumulators_ready(s);
 	stage_free(bar + 8 * (2 * STAGES + n % STAGES));
 	sm90_mask<D, N>(c, x, r, 0, &ring[n % RING], s);
 	sm90_softmax_step<D, N>(c, r, s, fix);
 	sm90_pack<T, N>(s, w);
-	for (uint32_t j = 1; j < x->kv_range.tiles; j++) {
+	for (uint32_t j = 1; j < tiles; j++) {
 		const uint32_t k = n + j, v = k - 1;
 		wait_phase(bar + 8 * (k % STAGES), k / STAGES % 2);
 		if (GROUPS == 2)
 			warps_sync(5 + group, 256);
-		sm90_scores<T, D, GROUPS, N>(base, group, k % STAGES, s);
+		sm90_scores<T, D, GROUPS, N>(SPARSE, base, group, k % STAGES, s);
 		wait_phase(bar + 8 * (STAGES + v % STAGES), v / STAGES % 2);
-		sm90_values<T, D, GROUPS, N>(base, v % STAGES, w, r->o);
+		sm90_values<T, D, GROUPS, N>(SPARSE, base, v % STAGES, w, r->o);
 		if (GROUPS == 2)
 			asm volatile("bar.arrive %0, 256;" ::"r"(5 + (group ^ 1)) : "memory");
 		wgmma_wait<1>();
@@ -320,17 +470,16 @@ __device__ static void sm90_tiles(const struct prefill_params *c, const struct w
 		stage_free(bar + 8 * (2 * STAGES + k % STAGES));
 		sm90_mask<D, N>(c, x, r, j, &ring[k % RING], s);
 		sm90_softmax_step<D, N>(c, r, s, fix);
+		keep_order(r->sum[0] + r->sum[1]);
 		wgmma_wait<0>();
 		accumulators_ready(r->o);
 		stage_free(bar + 8 * (3 * STAGES + v % STAGES));
-#pragma unroll
-		for (int i = 0; i < D / 2; i++)
-			r->o[i] *= fix[i / 2 % 2];
+		sm90_rescale<D>(r, fix);
 		sm90_pack<T, N>(s, w);
 	}
-	const uint32_t v = n + x->kv_range.tiles - 1;
+	const uint32_t v = n + tiles - 1;
 	wait_phase(bar + 8 * (STAGES + v % STAGES), v / STAGES % 2);
-	sm90_values<T, D, GROUPS, N>(base, v % STAGES, w, r->o);
+	sm90_values<T, D, GROUPS, N>(SPARSE, base, v % STAGES, w, r->o);
 	wgmma_wait<0>();
 	accumulators_ready(r->o);
 	stage_free(bar + 8 * (3 * STAGES + v % STAGES));
@@ -362,8 +511,9 @@ __device__ static void consume(const struct prefill_params *c, uint8_t *memory)
 	while (next_item<SPARSE, M::rows, N>(c, &w, &x)) {
 		load_queries<SPARSE, T, D, GROUPS, N>(c, &x, group, memory);
 		sm90_begin<SPARSE, D, M::rows>(c, &x, group, &r);
-		sm90_tiles<T, D, GROUPS, N>(c, &x, group, n, memory, &r);
-		n += x.kv_range.tiles;
+		const uint32_t tiles = __shfl_sync(~0u, x.kv_range.tiles, 0);
+		sm90_tiles<SPARSE, T, D, GROUPS, N>(c, &x, group, n, tiles, memory, &r);
+		n += tiles;
 		if (SPARSE)
 			store_sparse<D, 128 * GROUPS>(c, &x, &r);
 		else
@@ -372,25 +522,28 @@ __device__ static void consume(const struct prefill_params *c, uint8_t *memory)
 }
 
 template <bool SPARSE, class T, int D, int GROUPS, int N>
-__global__ void __launch_bounds__(128 * (GROUPS + 1),
-                                  3 - GROUPS) prefill_sm90_kernel(const __grid_constant__ struct prefill_params c)
+__global__ void __launch_bounds__(128 * (GROUPS + 1), 3 - GROUPS)
+prefill_sm90_kernel(const __grid_constant__ struct prefill_params c, const __grid_constant__ CUtensorMap rows)
 {
 	extern __shared__ __align__(1024) uint8_t memory[];
 	using M = sm90_smem<D, GROUPS, N>;
 	if (threadIdx.x == 0) {
 		barrier *b = (barrier *)(memory + M::barrier_at);
 		for (uint32_t i = 0; i < STAGES; i++) {
-			barrier_init(b + i, 129);                     /* K is full */
-			barrier_init(b + STAGES + i, 128);            /* V is full */
-			barrier_init(b + 2 * STAGES + i, 4 * GROUPS); /* K is free */
-			barrier_init(b + 3 * STAGES + i, 4 * GROUPS); /* V is free */
+			barrier_init(b + i, SPARSE ? 129 : 4);          /* K is full */
+			barrier_init(b + STAGES + i, SPARSE ? 128 : 4); /* V is full */
+			barrier_init(b + 2 * STAGES + i, 4 * GROUPS);   /* K is free */
+			barrier_init(b + 3 * STAGES + i, 4 * GROUPS);   /* V is free */
 		}
 		asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 	}
 	__syncthreads();
 	if (threadIdx.x < 128) {
 		asm volatile("setmaxnreg.dec.sync.aligned.u32 56;");
-		produce<SPARSE, D, GROUPS, N>(&c, memory);
+		if constexpr (SPARSE)
+			produce_tokens<D, GROUPS, N>(&c, memory);
+		else
+			produce_pages<D, GROUPS, N>(&c, &rows, memory);
 	} else {
 		asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(GROUPS == 2 ? 224 : 192));
 		consume<SPARSE, T, D, GROUPS, N>(&c, memory);

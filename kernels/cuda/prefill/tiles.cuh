@@ -353,9 +353,9 @@ __device__ static uint32_t token_row(const struct prefill_params *c, const struc
 	return skv_pte_id(entry) * page_rows + x->h * SKV_PAGE_TOKENS + token % SKV_PAGE_TOKENS;
 }
 
-/* The located tokens of a tile: their rows, masks of the resident ones, and whether all are resident. */
+/* The located tokens of a tile: their rows, and masks of the resident ones. */
 template <int N> struct located_tile {
-	uint32_t row[N], resident[N / 32], whole;
+	uint32_t row[N], resident[N / 32];
 };
 
 #endif

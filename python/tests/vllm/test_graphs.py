@@ -4,6 +4,7 @@
 asynchronously, give the tokens of steps that are neither.
 """
 import concurrent.futures
+import contextlib
 import os
 import random
 from pathlib import Path
@@ -28,19 +29,22 @@ def daemon():
 
 
 def serve(model: Path, log: Path, daemon, *args: str) -> Server:
-    return Server(model, log, "--gpu-memory-utilization", "0.1", *args, ours={"policy": "full"}, daemon=daemon.socket)
+    return Server(model, log, "--gpu-memory-utilization", "0.1", "--max-model-len", "4096", *args, ours={"policy": "full"}, daemon=daemon.socket)
 
 
 @pytest.fixture(scope="module")
-def server(model: Path, logs: Path, daemon):
-    with serve(model, logs / "whole.log", daemon) as server:
-        yield server
+def servers(model: Path, logs: Path, daemon):
+    """One that replays whole steps, and one that only has piecewise graphs. They start at once: it takes a minute or two."""
+    kinds: dict[str, tuple[str, ...]] = {"whole": (), "piecewise": ("--no-async-scheduling", "--compilation-config", '{"cudagraph_mode": "PIECEWISE"}')}
+    with contextlib.ExitStack() as stack:
+        with concurrent.futures.ThreadPoolExecutor() as pool:
+            started = pool.map(lambda kind: stack.enter_context(serve(model, logs / f"{kind}.log", daemon, *kinds[kind])), kinds)
+        yield dict(zip(kinds, started))
 
 
 @pytest.fixture(scope="module")
-def piecewise(model: Path, logs: Path, daemon):
-    with serve(model, logs / "piecewise.log", daemon, "--no-async-scheduling", "--compilation-config", '{"cudagraph_mode": "PIECEWISE"}') as server:
-        yield server
+def server(servers) -> Server:
+    return servers["whole"]
 
 
 def ids(answers: list[dict]) -> list[list[int]]:
@@ -48,12 +52,12 @@ def ids(answers: list[dict]) -> list[list[int]]:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_whole_steps_are_the_same(server: Server, piecewise: Server, prompts, policy: str):
+def test_whole_steps_are_the_same(servers, prompts, policy: str):
     """Two rounds: graphs of a request's policy are captured in the first."""
     calls = [(text, TOKENS, {"policy": policy, "fork": False}) for text in prompts]
-    want = ids(piecewise.together(calls))
-    assert ids(server.together(calls)) == want
-    assert ids(server.together(calls)) == want
+    want = ids(servers["piecewise"].together(calls))
+    assert ids(servers["whole"].together(calls)) == want
+    assert ids(servers["whole"].together(calls)) == want
 
 
 def test_each_as_alone(server: Server, prompts):
