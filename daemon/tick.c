@@ -68,6 +68,15 @@ static bool look_at_waiting(struct skv_server *s)
 	return false;
 }
 
+static bool trim(struct skv_server *s)
+{
+	if (s->tick.trim_in-- == 0) {
+		skv_core_trim(s->core);
+		s->tick.trim_in = SKV_TRIM_SECONDS - 1;
+	}
+	return false;
+}
+
 static void keep_counts(void *counts, uid_t uid)
 {
 	skv_counts_keep(counts, uid);
@@ -108,7 +117,7 @@ static bool measure(struct skv_server *s)
  * The steps of a tick, one per turn of the loop. A step returns true if it has more to do, and then runs again in the
  * next turn.
  */
-static bool (*const steps[])(struct skv_server *) = {age,     look_at_waiting, keep_all_counts, measure_clients,
+static bool (*const steps[])(struct skv_server *) = {age,     look_at_waiting, trim,    keep_all_counts, measure_clients,
                                                      measure, measure,         measure,         measure,
                                                      measure, measure};
 #define STEPS (sizeof(steps) / sizeof(*steps))

@@ -8,7 +8,7 @@ libclient_libsparsekv_client_la_SOURCES = \
 	libclient/conn/fence.c libclient/conn/fence.h libclient/conn/owned.c libclient/conn/owned.h \
 	libclient/conn/pool.c libclient/conn/pool.h libclient/conn/reconnect.c libclient/conn/reconnect.h \
 	libclient/conn/request.c libclient/conn/request.h \
-	libclient/device/device.c libclient/device/device.h libclient/device/scratch.c libclient/device/scratch.h \
+	libclient/device/closed.c libclient/device/device.c libclient/device/device.h libclient/device/scratch.c libclient/device/scratch.h \
 	libclient/device/slab.c libclient/device/slab.h libclient/device/steps.c libclient/device/steps.h \
 	libclient/device/tables.c libclient/device/tables.h \
 	libclient/pages/copy-on-write.c libclient/pages/pages.c libclient/pages/pages.h libclient/pages/seq-table.c \

@@ -20,6 +20,8 @@ struct joint;
 struct replay;
 struct request;
 
+#define POLICIES_KEPT 8u /* maximum number of policies without a sequence that a session keeps */
+
 /* The hook that is running: primitives check that they are called in a hook that allows them. */
 enum phase { PHASE_NONE, PHASE_ADOPT, PHASE_BEFORE, PHASE_AFTER, PHASE_END };
 
@@ -61,6 +63,7 @@ struct skv_session {
 	struct step step;
 
 	struct policy *policy;
+	struct policy *kept[POLICIES_KEPT]; /* policies that sequences have left, the latest first; NULL: none */
 	struct hook { /* hooks.c: the hook that is running */
 		enum phase phase;
 		uint32_t layer;             /* layer of the before() or after() that is running */

@@ -81,6 +81,7 @@ struct skv_tick {
 	struct skv_op op;
 	/* index of the sequence at which the next step continues to measure memory */
 	uint32_t measured;
+	unsigned trim_in;                  /* number of ticks before the next skv_core_trim() */
 	size_t steps_left;                 /* number of steps of the current tick that have not been done */
 	uint64_t told_aged, told_for_room; /* number of dropped sequences that have been logged */
 };

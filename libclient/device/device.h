@@ -74,7 +74,7 @@ struct device {
 	} *stale;
 	uint32_t n_stale;
 	uint64_t cap_stale;
-	/* memory of closed sequences, which is still registered and mapped (tables.c) */
+	/* memory of closed sequences, which is still registered and mapped (closed.c) */
 	struct device_closed {
 		void *mem;
 		size_t bytes;
@@ -88,7 +88,8 @@ int device_failed(const struct device *d, int error, const char *what);
 /* Open the device of the session's model, and choose the session's kernels. */
 int device_open(struct skv_session *s, device_finished_fn *finished);
 void device_close(struct skv_session *s);
-/* Free the memory of closed sequences. The session's device must be current. */
+/* Keep the memory of a closed sequence until device_free_closed() frees it. The session's device must be current. */
+void device_keep_closed(struct device *d, struct device_closed x);
 void device_free_closed(struct device *d);
 /* Lock the session for a call of the engine, and make its device current. 0, or an error as of fence_enter(). */
 int device_lock(struct skv_session *s, void **ret_was);

@@ -18,7 +18,6 @@
 
 #include <errno.h>
 #include <stdlib.h>
-#include <sys/mman.h>
 
 #include "libclient/device/device.h"
 #include "libclient/device/slab.h"
@@ -160,43 +159,6 @@ void device_expect(struct skv_seq *q, uint32_t n_tokens)
 	q->on_device.expected = n_tokens;
 }
 
-/* ---- the end of a sequence ------------------------------------------------------------------- */
-
-void device_free_closed(struct device *d)
-{
-	while (d->n_closed > 0) {
-		const struct device_closed *x = &d->closed[--d->n_closed];
-
-		if (x->tokens)
-			d->backend->unregister_host(x->tokens);
-		d->backend->unregister_host(x->mem);
-		munmap(x->mem, x->bytes);
-	}
-}
-
-/*
- * Unregistering memory waits until the device has done all of its work, so that the next step would be queued late. The
- * memory of a closed sequence therefore stays registered and mapped until no step is queued, or until there is much of
- * it.
- */
-static void close_memory(struct skv_seq *q)
-{
-	struct device *d = q->session->device;
-
-	if (!q->on_device.mem)
-		return;
-	if (d->n_closed == DEVICE_CLOSED)
-		device_free_closed(d);
-	d->closed[d->n_closed++] = (struct device_closed){
-		.mem = q->mem,
-		.bytes = q->layout.total,
-		.tokens = q->on_device.tokens ? (char *)q->mem + q->layout.tokens : NULL,
-	};
-	q->mem = NULL;
-	if (!device_queued(d))
-		device_free_closed(d);
-}
-
 void device_seq_close(struct skv_seq *q)
 {
 	struct device *d = q->session->device;
@@ -209,7 +171,16 @@ void device_seq_close(struct skv_seq *q)
 		if (d->stale[i].seq != q)
 			d->stale[kept++] = d->stale[i];
 	d->n_stale = kept;
-	close_memory(q);
+	if (q->on_device.mem) {
+		device_keep_closed(d, (struct device_closed){
+			.mem = q->mem,
+			.bytes = q->layout.total,
+			.tokens = q->on_device.tokens ? (char *)q->mem + q->layout.tokens : NULL,
+		});
+		q->mem = NULL;
+	}
+	if (!device_queued(d))
+		device_free_closed(d);
 	slab_give(d, q->on_device.table, q->on_device.bytes);
 	device_leave(q->session, was);
 }

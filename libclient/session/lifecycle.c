@@ -158,6 +158,8 @@ void session_free(struct skv_session *s)
 	device_settle(s);
 	while (s->seqs)
 		seq_free(s->seqs);
+	for (uint32_t i = 0; i < POLICIES_KEPT; i++)
+		policy_put(s->client, s->kept[i]);
 	policy_put(s->client, s->policy);
 	features_close(s);
 	if (s->page)

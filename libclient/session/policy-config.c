@@ -130,6 +130,21 @@ struct policy *policy_put(struct skv_client *c, struct policy *p)
 	return NULL;
 }
 
+void policy_leave(struct skv_session *s, struct policy *p)
+{
+	uint32_t i = 0;
+
+	if (!p || p == s->policy) {
+		policy_put(s->client, p);
+		return;
+	}
+	while (i < POLICIES_KEPT - 1 && s->kept[i] != p)
+		i++;
+	policy_put(s->client, s->kept[i]); /* the same policy, or the one that was left longest ago */
+	memmove(&s->kept[1], &s->kept[0], i * sizeof(*s->kept));
+	s->kept[0] = p;
+}
+
 static uint32_t state_tokens(const struct skv_shape *sh, const struct skv_plan *plan)
 {
 	struct skv_shape shape = *sh;
@@ -180,7 +195,8 @@ bool policy_is(const struct policy *p, const struct skv_msg_policy *m)
 }
 
 /*
- * Find a policy that the session or one of its sequences already runs: sequences with one policy are one policy batch.
+ * Find a policy that the session or one of its sequences already runs, or that the session keeps. Sequences with one
+ * policy are one policy batch.
  */
 static struct policy *find(const struct skv_session *s, const struct skv_msg_policy *m)
 {
@@ -189,6 +205,9 @@ static struct policy *find(const struct skv_session *s, const struct skv_msg_pol
 	for (const struct skv_seq *q = s->seqs; q; q = q->next)
 		if (policy_is(q->own, m))
 			return q->own;
+	for (uint32_t i = 0; i < POLICIES_KEPT; i++)
+		if (policy_is(s->kept[i], m))
+			return s->kept[i];
 	return NULL;
 }
 

@@ -223,7 +223,7 @@ static int give_policy(struct skv_seq *q, const char *spec)
 		}
 		policy_install(q, p, state);
 	}
-	policy_put(s->client, q->own);
+	policy_leave(s, q->own);
 	q->own = own;
 	return 0;
 }

@@ -49,7 +49,7 @@ void seq_free(struct skv_seq *q)
 	stock_put_aside(q, 0);
 	conn_orphan(s->client, q->fork);
 	device_seq_close(q);
-	policy_put(s->client, q->own);
+	policy_leave(s, q->own);
 	if (q->mem)
 		munmap(q->mem, q->layout.total);
 	free(q->slots);

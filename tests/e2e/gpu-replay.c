@@ -393,6 +393,44 @@ START_TEST(of_padded_steps)
 }
 END_TEST
 
+/* The key of a step of a new sequence under a policy of its own. */
+static uint64_t key_under(const struct engine *e, const char *spec)
+{
+	struct skv_seq *own;
+	uint64_t key;
+
+	OK(skv_seq_new(e->session, NULL, 0, &own));
+	OK(skv_seq_policy(own, spec));
+	OK(skv_step_begin(e->session, &SKV_STEP_ITEM(.seq = own, .n_tokens = 1), 1, devmem_stream()));
+	key = skv_step_key(e->session);
+	skv_step_abort(e->session);
+	OK(skv_seq_drop(own));
+	ck_assert_uint_ne(key, 0);
+	return key;
+}
+
+/* A recording outlives the sequences whose policy it is of, also if others come under other policies meanwhile. */
+START_TEST(of_policies_that_come_again)
+{
+	struct engine e;
+	uint64_t key;
+
+	engine_begin(&e, "full", false);
+	OK(skv_pad_steps(e.session, 4, PADDED));
+	key = key_under(&e, POLICY_BOUNDS "?budget=8");
+	for (uint32_t round = 0; round < 3; round++) {
+		for (uint32_t i = 1; i < POLICIES_KEPT; i++) {
+			char other[64];
+
+			snprintf(other, sizeof(other), POLICY_BOUNDS "?budget=%u", 8 + 8 * i);
+			ck_assert_uint_ne(key_under(&e, other), key);
+		}
+		ck_assert_uint_eq(key_under(&e, POLICY_BOUNDS "?budget=8"), key);
+	}
+	engine_close(&e);
+}
+END_TEST
+
 START_TEST(padding_refused)
 {
 	struct engine e;
@@ -419,6 +457,7 @@ int main(void)
 	tcase_add_loop_test(t, beside_prompts, 0, 3);
 	tcase_add_test(t, side_by_side);
 	tcase_add_loop_test(t, of_padded_steps, 0, (int)(sizeof(padded_specs) / sizeof(*padded_specs)));
+	tcase_add_test(t, of_policies_that_come_again);
 	tcase_add_test(t, padding_refused);
 	return run_suite(s);
 }

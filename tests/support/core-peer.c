@@ -172,6 +172,12 @@ void books_open(const struct skv_core_config *config)
 	books_even();
 }
 
+void books_trim(void)
+{
+	skv_core_trim(core); /* the first call may end a time in which they were in use */
+	skv_core_trim(core);
+}
+
 void books_even(void)
 {
 	const char *problem = skv_core_balance(core, false);

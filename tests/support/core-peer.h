@@ -45,6 +45,7 @@ struct skv_core_config books_config(void); /* small limits: 8 MiB, segments of 6
 void books_open(const struct skv_core_config *);
 void books_watch(void); /* counts corrupt sequences of a core that books_open() did not open */
 void books_close(void);
+void books_trim(void); /* lets the time pass after which empty segments of devices are withdrawn */
 void books_even(void); /* checks that the state balances, and commits */
 /* Figures of one pool; zeros if there is no such pool. */
 struct skv_core_pool_view books_pool(uint32_t pool);

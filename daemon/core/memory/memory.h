@@ -49,6 +49,12 @@ bool skv_core_next_pending(struct skv_core *, struct skv_core_pending *ret);
 void skv_core_segment_made(struct skv_core *, const struct skv_core_pending *, struct skv_mem_handle *);
 /* The segment could not be created. */
 void skv_core_segment_failed(struct skv_core *, const struct skv_core_pending *);
+/*
+ * Withdraws those segments of devices that were empty since the last call, except one of each pool. So a pool whose use
+ * goes up and down keeps its memory. The daemon calls this every SKV_TRIM_SECONDS.
+ */
+#define SKV_TRIM_SECONDS 5u
+void skv_core_trim(struct skv_core *);
 /* Withdraws the pool's spare segments; call it when all leases that waited for its segments have been answered. */
 void skv_core_segments_served(struct skv_core *, uint32_t pool);
 

@@ -77,6 +77,8 @@ static void count_free(struct skv_core *c, uint32_t pool, uint32_t segment, uint
 		a->page_bytes[p->device] += n * p->page_bytes;
 	}
 	p->empty += s->free == p->pages_per_segment;
+	if (p->empty < c->pools[pool].least_empty)
+		c->pools[pool].least_empty = p->empty;
 	if (found_by(s, p->pages_per_segment) != was)
 		skv_segment_file(c, pool, segment);
 }

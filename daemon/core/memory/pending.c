@@ -115,8 +115,10 @@ void skv_core_segment_made(struct skv_core *c, const struct skv_core_pending *m,
 
 void skv_core_segment_failed(struct skv_core *c, const struct skv_core_pending *m)
 {
-	if (awaited(c, m))
-		skv_segment_cancel(c, m->pool, m->segment);
+	if (!awaited(c, m))
+		return;
+	skv_segment_cancel(c, m->pool, m->segment);
+	skv_segments_give_up(c, m->pool); /* the device may be full, and the client may ask again */
 }
 
 void skv_core_segments_served(struct skv_core *c, uint32_t pool)

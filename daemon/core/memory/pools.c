@@ -6,6 +6,7 @@
 #include "daemon/core/memory/accounts.h"
 #include "daemon/core/memory/charge.h"
 #include "daemon/core/memory/pending.h"
+#include "daemon/core/memory/memory.h"
 #include "daemon/core/memory/pools.h"
 #include "daemon/core/memory/segments.h"
 #include "daemon/core/state/fdstore.h"
@@ -235,9 +236,11 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
 	/*
 	 * A pool with sessions keeps one empty segment: else a client whose use goes up and down by a few pages could
-	 * make the pool create and destroy a segment again and again.
+	 * make the pool create and destroy a segment again and again. On a device it keeps all until skv_core_trim():
+	 * memory that is created and mapped again for the next long prompt delays its first token.
 	 */
-	uint32_t spare = p->sessions ? 1 : 0, account = p->account;
+	const uint32_t most = p->device == SKV_DEVICE_HOST ? 1 : UINT32_MAX, spare = p->sessions ? most : 0;
+	const uint32_t account = p->account;
 	char kept[SKV_FDSTORE_NAME];
 
 	if (!p->sessions)
@@ -256,4 +259,18 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 	skv_state_give(&c->state, SKV_TABLE_POOLS, pool);
 	skv_write_account(&c->state, account)->pools--;
 	skv_account_put(c, account);
+}
+
+void skv_core_trim(struct skv_core *c)
+{
+	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
+		const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
+		uint32_t unused = c->pools[pool].least_empty;
+
+		if (p->device == SKV_DEVICE_HOST || p->pending)
+			continue;
+		for (; unused > 1 && p->empty > 1; unused--)
+			skv_segment_withdraw(c, pool, skv_bitset_last(&c->pools[pool].empty));
+		c->pools[pool].least_empty = p->empty;
+	}
 }

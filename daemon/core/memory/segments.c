@@ -67,6 +67,8 @@ void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
 	skv_segment_uncharge(c, pool);
 	p->segments--;
 	p->empty--;
+	if (p->empty < c->pools[pool].least_empty)
+		c->pools[pool].least_empty = p->empty;
 	p->count[SKV_OWNER_FREE] -= p->pages_per_segment;
 	s->free = 0;
 	s->state = SKV_SEGMENT_LEAVING;
@@ -149,6 +151,14 @@ static bool fits(const struct skv_core *c, uint32_t device, uint64_t bytes)
 	return c->state.header->segment_bytes[device] + bytes <= c->memory[device].limits.pool_bytes;
 }
 
+/* May pool `from` lose its empty segments for pool `to`? Not while it has pending ones: leases that wait need both. */
+static bool lends(const struct skv_core *c, uint32_t from, uint32_t to)
+{
+	const struct skv_pool_row *p = skv_pool_row(&c->state, from);
+
+	return from != to && p->device == skv_pool_row(&c->state, to)->device && !p->pending;
+}
+
 /* Withdraws empty segments of other pools in the same memory until a segment for pool for_pool fits the limit. */
 static bool reclaim(struct skv_core *c, uint32_t for_pool)
 {
@@ -156,13 +166,18 @@ static bool reclaim(struct skv_core *c, uint32_t for_pool)
 
 	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
-		/* takes none from a pool with pending segments: leases that wait for these need its empty ones, too */
-		bool from = pool != for_pool && p->device == to->device && !p->pending;
 
-		while (from && p->empty && !fits(c, to->device, to->segment_bytes))
+		while (lends(c, pool, for_pool) && p->empty && !fits(c, to->device, to->segment_bytes))
 			skv_segment_withdraw(c, pool, skv_bitset_last(&c->pools[pool].empty));
 	}
 	return fits(c, to->device, to->segment_bytes);
+}
+
+void skv_segments_give_up(struct skv_core *c, uint32_t for_pool)
+{
+	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS)
+		while (lends(c, pool, for_pool) && skv_pool_row(&c->state, pool)->empty)
+			skv_segment_withdraw(c, pool, skv_bitset_last(&c->pools[pool].empty));
 }
 
 /* Finds the lowest segment number that can be used. */

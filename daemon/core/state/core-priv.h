@@ -54,6 +54,7 @@ struct skv_pool_local {
 	struct skv_bitset empty;  /* LIVE segments all of whose pages are FREE */
 	struct skv_bitset vacant; /* segment numbers below `high` that can be used */
 	uint32_t sweep_at; /* segment number at which the next sweep begins */
+	uint32_t least_empty; /* on a device: least number of empty segments since the last skv_core_trim() */
 };
 
 /* A hash table of sequences by name: names.h. */

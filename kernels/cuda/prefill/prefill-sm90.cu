@@ -11,16 +11,15 @@
 static PFN_cuTensorMapEncodeTiled_v12000 encode_tensor_map;
 
 /*
- * Returns the map of a pool as a matrix of K and V rows of 16-bit elements; a box is one panel of a page's rows. The
- * matrix has as many rows as coordinates can name, whatever the pool's size: 256 GiB of head dim 64. The driver accepts
- * any base that is a multiple of 16.
+ * Returns the map of a pool as [page][row of K or V][D]. A box is one panel of the rows of a kv head. The map has as many
+ * pages as coordinates can name, whatever the pool has. The driver refuses none of these values.
  */
-template <int D> static CUtensorMap pool_rows(const struct prefill_params *c)
+template <int D> static CUtensorMap pool_pages(const struct prefill_params *c)
 {
 	CUtensorMap map;
-	const cuuint64_t size[] = {D, 1u << 31}, stride[] = {D * 2};
-	const cuuint32_t box[] = {64, SKV_PAGE_TOKENS}, step[] = {1, 1};
-	encode_tensor_map(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 2, c->pool, size, stride, box, step,
+	const cuuint64_t size[] = {D, c->page_bytes / (D * 2), 1u << 31}, stride[] = {D * 2, c->page_bytes};
+	const cuuint32_t box[] = {64, SKV_PAGE_TOKENS, 1}, step[] = {1, 1, 1};
+	encode_tensor_map(&map, CU_TENSOR_MAP_DATA_TYPE_UINT16, 3, c->pool, size, stride, box, step,
 	                  CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
 	                  CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
 	return map;
@@ -56,7 +55,7 @@ cudaError_t skv_cuda_prefill_sm90_init(void)
 template <bool SPARSE, class T, int D, int GROUPS, int N> static void launch(const struct prefill_params *c,
                                                                              dim3 grid, cudaStream_t stream)
 {
-	prefill_sm90_kernel<SPARSE, T, D, GROUPS, N><<<grid, 128 * (GROUPS + 1), sm90_smem<D, GROUPS, N>::bytes, stream>>>(*c, pool_rows<D>(c));
+	prefill_sm90_kernel<SPARSE, T, D, GROUPS, N><<<grid, 128 * (GROUPS + 1), sm90_smem<D, GROUPS, N>::bytes, stream>>>(*c, pool_pages<D>(c));
 }
 
 template <class T, int D> static void launch_shape(const struct prefill_params *c, dim3 grid, cudaStream_t stream)

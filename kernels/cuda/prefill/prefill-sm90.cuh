@@ -126,7 +126,7 @@ __device__ static void produce_tokens(const struct prefill_params *c, uint8_t *m
 
 /* Two pages of a tile, which a warp copies. A lane copies one panel of one of them; 2 * D / 64 lanes do so. */
 struct page_pair {
-	int32_t row;          /* index, among the rows of the pool, of the lane's page's first K row; negative: zeros */
+	int32_t page;         /* the lane's page in the pool; -1: zeros are copied */
 	uint32_t resident;    /* mask of the resident ones of the pages' 32 tokens */
 	uint32_t part, there; /* a page that has only `there` tokens (0 or 1), the sequence's last one; else there = 0 */
 };
@@ -136,28 +136,30 @@ template <int D>
 __device__ static struct page_pair locate_pages(const struct prefill_params *c, const struct work_item *x, uint32_t first)
 {
 	constexpr uint32_t panels = D / 64;
-	const uint32_t page_rows = (uint32_t)(c->page_bytes / (D * 2)), page = threadIdx.x / panels % 2;
-	const uint32_t row = token_row<D>(c, x, page_rows, first + page * SKV_PAGE_TOKENS);
-	const uint32_t seen = __ballot_sync(~0u, row != 0xffffffff), rest = x->s->len - min(x->s->len, first);
+	const skv_pte *table = x->s->table + (size_t)c->layer * x->s->layer_stride;
+	const uint32_t token = first + threadIdx.x / panels % 2 * SKV_PAGE_TOKENS;
+	const skv_pte entry = token < x->s->len ? table[token / SKV_PAGE_TOKENS] : 0;
+	const uint32_t seen = __ballot_sync(~0u, skv_pte_resident(entry)), rest = x->s->len - min(x->s->len, first);
 	struct page_pair p;
-	p.row = row != 0xffffffff ? (int32_t)row : -(int32_t)SKV_PAGE_TOKENS;
+	p.page = skv_pte_resident(entry) ? (int32_t)skv_pte_id(entry) : -1;
 	p.resident = (seen & 1 ? 0xffff : 0) | (seen >> panels & 1 ? 0xffff0000 : 0);
 	p.part = rest / SKV_PAGE_TOKENS;
 	p.there = p.part < 2 && seen >> p.part * panels & 1 ? rest % SKV_PAGE_TOKENS : 0;
 	return p;
 }
 
-/* Begins to copy the pages' K to a stage; `to` is the address of their rows in its first panel. */
+/* Begins to copy the pages' rows from `row` on to shared memory, except those of page `but`. */
 template <int D, int N>
-__device__ static void copy_keys(const CUtensorMap *rows, const struct page_pair *p, uint32_t to, uint32_t full)
+__device__ static void copy_pages(const CUtensorMap *pages, const struct page_pair *p, uint32_t row, uint32_t but,
+                                  uint32_t to, uint32_t full)
 {
 	constexpr uint32_t panels = D / 64, bytes = SKV_PAGE_TOKENS * 128;
 	const uint32_t lane = threadIdx.x % 32, panel = lane % panels, page = lane / panels;
 	if (lane == 0)
-		arrive_expect(full, 2 * panels * bytes);
+		arrive_expect(full, (but < 2 ? 1 : 2) * panels * bytes);
 	__syncwarp();
-	if (page < 2)
-		copy_tensor(to + panel * (N * 128) + page * bytes, rows, panel * 64, p->row, full);
+	if (page < 2 && page != but)
+		copy_tensor(to + panel * (N * 128) + page * bytes, pages, panel * 64, (int32_t)row, p->page, full);
 }
 
 /* Copies the first `there` rows of a page's V, and zeros for the others. */
@@ -174,38 +176,31 @@ template <int D, int N> __device__ static void copy_part(const uint8_t *from, ui
 }
 
 /*
- * Begins to copy the pages' V; `after` is the number of rows from a page's K rows to its V rows. Memory after a
- * sequence's last token may hold NaNs. Scores of such tokens are masked, but products of their V with weights of 0
- * would be NaN. So zeros take their place.
+ * Begins to copy the pages' V. Memory after a sequence's last token may hold NaNs. Scores of such tokens are masked, but
+ * products of their V with weights of 0 would be NaN. So zeros take their place.
  */
 template <int D, int N>
-__device__ static void copy_values(const struct prefill_params *c, const CUtensorMap *rows, const struct page_pair *p,
-                                   int32_t after, uint32_t to, uint32_t full)
+__device__ static void copy_values(const struct prefill_params *c, const CUtensorMap *pages, const struct page_pair *p,
+                                   uint32_t row, uint32_t to, uint32_t full)
 {
-	constexpr uint32_t panels = D / 64, bytes = SKV_PAGE_TOKENS * 128;
-	const uint32_t lane = threadIdx.x % 32, panel = lane % panels, page = lane / panels;
 	if (p->there) {
-		const int32_t row = __shfl_sync(~0u, p->row, p->part * panels) + after;
-		copy_part<D, N>(c->pool + (size_t)row * (D * 2), p->there, to + p->part * bytes);
+		const size_t page = (size_t)__shfl_sync(~0u, p->page, p->part * (D / 64));
+		copy_part<D, N>(c->pool + page * c->page_bytes + row * (D * 2), p->there, to + p->part * (SKV_PAGE_TOKENS * 128));
 	}
-	if (lane == 0)
-		arrive_expect(full, (p->there ? 1 : 2) * panels * bytes);
-	__syncwarp();
-	if (page < 2 && !(p->there && page == p->part))
-		copy_tensor(to + panel * (N * 128) + page * bytes, rows, panel * 64, p->row < 0 ? p->row : p->row + after, full);
+	copy_pages<D, N>(pages, p, row, p->there ? p->part : 2, to, full);
 }
 
 template <int D, int GROUPS, int N>
-__device__ static void produce_pages(const struct prefill_params *c, const CUtensorMap *rows, uint8_t *memory)
+__device__ static void produce_pages(const struct prefill_params *c, const CUtensorMap *pages, uint8_t *memory)
 {
 	struct work_item x = {};
 	using M = sm90_smem<D, GROUPS, N>;
 	static_assert(N == 4 * 2 * SKV_PAGE_TOKENS, "four warps copy two pages of a tile each");
 	const uint32_t bar = shared_address(memory) + M::barrier_at, warp = threadIdx.x / 32;
 	const uint32_t to = shared_address(memory) + warp * (2 * SKV_PAGE_TOKENS * 128);
-	const int32_t after = (int32_t)(c->page_bytes / (D * 4));
 	struct located_tile<N> *ring = (struct located_tile<N> *)(memory + M::ring_at);
 	struct work_cursor w = begin_cursor(c, &x);
+	const uint32_t keys = x.h * SKV_PAGE_TOKENS, values = keys + (uint32_t)(c->page_bytes / (D * 4));
 	uint32_t n = 0, j = 0;
 	bool more = next_item<false, M::rows, N>(c, &w, &x);
 	struct page_pair next = {}, now = {};
@@ -227,11 +222,11 @@ __device__ static void produce_pages(const struct prefill_params *c, const CUten
 			wait_phase(bar + 8 * (2 * STAGES + stage), n / STAGES % 2 ^ 1);
 			if (threadIdx.x % 32 == 0)
 				ring[n % RING].resident[warp] = now.resident;
-			copy_keys<D, N>(rows, &now, to + M::k_at + stage * M::tile, bar + 8 * stage);
+			copy_pages<D, N>(pages, &now, keys, 2, to + M::k_at + stage * M::tile, bar + 8 * stage);
 		}
 		if (n > 0) {
 			wait_phase(bar + 8 * (3 * STAGES + was), (n - 1) / STAGES % 2 ^ 1);
-			copy_values<D, N>(c, rows, &before, after, to + M::v_at + was * M::tile, bar + 8 * (STAGES + was));
+			copy_values<D, N>(c, pages, &before, values, to + M::v_at + was * M::tile, bar + 8 * (STAGES + was));
 		}
 		if (last)
 			break;
@@ -523,7 +518,7 @@ __device__ static void consume(const struct prefill_params *c, uint8_t *memory)
 
 template <bool SPARSE, class T, int D, int GROUPS, int N>
 __global__ void __launch_bounds__(128 * (GROUPS + 1), 3 - GROUPS)
-prefill_sm90_kernel(const __grid_constant__ struct prefill_params c, const __grid_constant__ CUtensorMap rows)
+prefill_sm90_kernel(const __grid_constant__ struct prefill_params c, const __grid_constant__ CUtensorMap pages)
 {
 	extern __shared__ __align__(1024) uint8_t memory[];
 	using M = sm90_smem<D, GROUPS, N>;
@@ -543,7 +538,7 @@ prefill_sm90_kernel(const __grid_constant__ struct prefill_params c, const __gri
 		if constexpr (SPARSE)
 			produce_tokens<D, GROUPS, N>(&c, memory);
 		else
-			produce_pages<D, GROUPS, N>(&c, &rows, memory);
+			produce_pages<D, GROUPS, N>(&c, &pages, memory);
 	} else {
 		asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(GROUPS == 2 ? 224 : 192));
 		consume<SPARSE, T, D, GROUPS, N>(&c, memory);

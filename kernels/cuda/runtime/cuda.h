@@ -19,7 +19,7 @@
  *              the same with wgmma; saved-queries.cu: queries that later calls of a prompt need; kascade.cu, hip.cu,
  *              minference.cu: index lists of tiles (weights.cuh)
  *   runtime/   softmax.cuh: code shared by all softmaxes, softcap and sinks; launch.cuh: launches; overlap.cuh:
- *              overlapping launches; table.cu: the table of functions, workspace; append.cu: append rows, copy pages;
+ *              overlapping launches; tensor-map.cuh: tensor copies; table.cu: the table of functions, workspace; append.cu: append rows, copy pages;
  *              device.cu, share.cu, step.cu: the module around the kernels (module.h, kernels/device.h); read.cu: a
  *              plain read, the baseline of measurements
  *

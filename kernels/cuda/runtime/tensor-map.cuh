@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * kernels/cuda/runtime/tensor-map.cuh - tensor copies (cp.async.bulk.tensor, Hopper and later): one thread begins to
- * copy a box of a matrix in global memory to the block's shared memory. A tensor map describes the matrix and the box;
+ * copy a box of an array in global memory to the block's shared memory. A tensor map describes the array and the box;
  * it is made on the host and passed as a parameter of the kernel.
  */
 #ifndef SKV_CUDA_TENSOR_MAP_CUH
@@ -20,13 +20,13 @@ DEVICE void arrive_expect(uint32_t at, uint32_t bytes)
 }
 
 /*
- * Begins to copy the box at column x and row y to shared memory address `to`, for barrier `full`. Rows outside of the
- * matrix are copied as zeros.
+ * Begins to copy the box at [z][y][x] to shared memory address `to`, for barrier `full`. What lies outside of the array
+ * is copied as zeros.
  */
-DEVICE void copy_tensor(uint32_t to, const CUtensorMap *map, int32_t x, int32_t y, uint32_t full)
+DEVICE void copy_tensor(uint32_t to, const CUtensorMap *map, int32_t x, int32_t y, int32_t z, uint32_t full)
 {
-	asm volatile("cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];"
-	             ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(full) : "memory");
+	asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3, %4}], [%5];"
+	             ::"r"(to), "l"(map), "r"(x), "r"(y), "r"(z), "r"(full) : "memory");
 }
 
 #endif

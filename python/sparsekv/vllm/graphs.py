@@ -33,7 +33,7 @@ log = logging.getLogger("vllm.sparsekv")
 # A graph is captured when its key has come this often: in steps of one policy, and in steps of several, whose keys change
 # more often. A capture takes as long as two to five decode steps.
 CAPTURE_AFTER, CAPTURE_MIXED_AFTER = 3, 32
-SHORTEN_AFTER = 16  # steps are padded to a shorter length when it has come this often
+SHORTEN_AFTER = 16  # steps are padded to a shorter length when it has come this often, and then captured at once
 MOST_GRAPHS = 512
 
 
@@ -61,16 +61,19 @@ class StepGraphs:
         self.graphs: OrderedDict[tuple[BatchExecutionDescriptor, int], torch.cuda.CUDAGraph] = OrderedDict()
         self.seen: Counter[tuple[BatchExecutionDescriptor, int]] = Counter()
         self.lengths: Counter[tuple[int, tuple[str, ...], int]] = Counter()
-        self.mixed = False
+        self.capture_after = CAPTURE_AFTER  # of the next step's key
         self.most_tokens: int = manager.vllm_config.model_config.max_model_len
 
     def padding(self, n_padded: int, policies: tuple[str, ...], longest: int) -> int:
-        """The length that the next step is padded to; 0: the model's longest."""
+        """
+        The length that the next step is padded to; 0: the model's longest. Also decides how often its key must come to
+        be captured.
+        """
         length = padded_length(longest, self.most_tokens)
-        self.mixed = len(policies) > 1
         self.lengths[n_padded, policies, length] += 1
-        often = self.lengths[n_padded, policies, length] > SHORTEN_AFTER
-        return length if often and length < self.most_tokens else 0
+        short = self.lengths[n_padded, policies, length] > SHORTEN_AFTER and length < self.most_tokens
+        self.capture_after = CAPTURE_MIXED_AFTER if len(policies) > 1 else 1 if short else CAPTURE_AFTER
+        return length if short else 0
 
     def capture_all(self, worker: Worker, descs: list[BatchExecutionDescriptor], before: Any) -> None:
         """Captures steps of the policies in the configuration, the largest batch first: the library's memory then stays where it is."""
@@ -112,7 +115,7 @@ class StepGraphs:
         self.seen[desc, key] += 1
         if len(self.seen) > 8 * MOST_GRAPHS:
             self.seen.clear()
-        return self.seen[desc, key] >= (CAPTURE_MIXED_AFTER if self.mixed else CAPTURE_AFTER)
+        return self.seen[desc, key] >= self.capture_after
 
     def _try_capture(self, desc: BatchExecutionDescriptor, key: int, worker: Worker) -> bool:
         """Captures the open step, which has not run then."""

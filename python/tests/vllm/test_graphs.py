@@ -47,36 +47,51 @@ def server(servers) -> Server:
     return servers["whole"]
 
 
+# A request of a batch has the tokens that it has alone unless two tokens are nearly as likely: vLLM's own matrix products
+# round differently in other batches.
+CLEAR = 0.1  # least difference between the log-probabilities of the two likeliest tokens, nats
+
+
 def ids(answers: list[dict]) -> list[list[int]]:
     return [x["token_ids"] for x in answers]
 
 
+def is_clear(answer: dict) -> bool:
+    best = [sorted(top.values(), reverse=True) for top in answer["logprobs"]["top_logprobs"]]
+    return all(first - second > CLEAR for first, second, *_ in best)
+
+
 @pytest.mark.parametrize("policy", POLICIES)
 def test_whole_steps_are_the_same(servers, prompts, policy: str):
-    """Two rounds: graphs of a request's policy are captured in the first."""
-    calls = [(text, TOKENS, {"policy": policy, "fork": False}) for text in prompts]
-    want = ids(servers["piecewise"].together(calls))
-    assert ids(servers["whole"].together(calls)) == want
-    assert ids(servers["whole"].together(calls)) == want
+    """One request at a time. Two rounds: graphs of the policy are captured in the first."""
+    ours = {"policy": policy, "fork": False}
+    want, *got = ([servers[kind].complete(text, 3 * TOKENS, ours) for text in prompts] for kind in ("piecewise", "whole", "whole"))
+    assert ids(got[0]) == ids(want)
+    assert ids(got[1]) == ids(want)
 
 
 def test_each_as_alone(server: Server, prompts):
     """Requests of six policies, of which some are aborted, have the tokens that each has alone."""
     print(f"SKV_SEED={SEED}")
     rng = random.Random(SEED)
-    alone = {(policy, i): server.complete(prompts[i], TOKENS, {"policy": policy, "fork": False})["token_ids"] for policy in POLICIES for i in range(6)}
-    todo = [(rng.choice(POLICIES), rng.randrange(6), rng.random() < 0.1) for _ in range(REQUESTS)]
+    calls = [(policy, text) for policy in POLICIES for text in prompts]
+    answers = [server.complete(text, TOKENS, {"policy": policy, "fork": False}, logprobs=2) for policy, text in calls]
+    alone = {call: x["token_ids"] for call, x in zip(calls, answers) if is_clear(x)}
+    print(f"{len(alone)} of {len(calls)} answers are clear")
+    assert {policy for policy, _ in alone} == set(POLICIES)
+    todo = [(rng.choice([*alone]), rng.random() < 0.1) for _ in range(REQUESTS)]
 
-    def run(policy: str, i: int, aborted: bool) -> list[int]:
-        ours = {"policy": policy, "fork": False}
+    def run(call: tuple[str, str], aborted: bool) -> list[int]:
+        ours = {"policy": call[0], "fork": False}
         if not aborted:
-            return server.complete(prompts[i], TOKENS, ours)["token_ids"]
-        server.abort(prompts[i], 500, ours)
-        return alone[policy, i]
+            return server.complete(call[1], TOKENS, ours)["token_ids"]
+        server.abort(call[1], 500, ours)
+        return alone[call]
 
     with concurrent.futures.ThreadPoolExecutor(24) as pool:
         got = list(pool.map(lambda x: run(*x), todo))
-    assert [x == alone[policy, i] for x, (policy, i, _) in zip(got, todo)] == [True] * REQUESTS
+    differ = [(call, x) for x, (call, _) in zip(got, todo) if x != alone[call]]
+    assert not differ, f"{len(differ)} of {REQUESTS}: {differ[:3]}"
 
 
 def test_kills(model: Path, logs: Path, daemon, server: Server, prompts):

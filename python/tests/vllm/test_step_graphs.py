@@ -149,6 +149,7 @@ def test_short_padding(made):
     for _ in range(graphs.SHORTEN_AFTER):
         assert step_graphs.padding(4, ("",), 3000) == 0
     assert step_graphs.padding(4, ("",), 2500) == 3072
+    assert run(made) == ["capture", "replay"]
     assert step_graphs.padding(4, ("",), 4000) == 0 and step_graphs.padding(8, ("",), 3000) == 0 and step_graphs.padding(4, ("sketch",), 3000) == 0
     for _ in range(2 * graphs.SHORTEN_AFTER):
         assert step_graphs.padding(4, ("",), MOST) == 0

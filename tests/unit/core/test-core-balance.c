@@ -42,6 +42,7 @@ static void setup(void)
 	peer_hear(&b);
 	/* given back: ends of segments wait for acknowledgement */
 	ck_assert_int_eq(skv_core_lease_put(core, b.client, b.session.session, &run, 1), 0);
+	books_trim();
 	client = skv_state_find(&core->state, SKV_TABLE_CLIENTS, a.client);
 	session = skv_state_find(&core->state, SKV_TABLE_SESSIONS, a.session.session);
 	held = skv_state_find(&core->state, SKV_TABLE_SEQUENCES, child.seq);

@@ -218,6 +218,8 @@ START_TEST(empty_segments_stay_while_more_are_made)
 	made(&m[4]);
 	ck_assert_int_eq(peer_lease(&a, 1, 1), 0);
 	skv_core_segments_served(core, a.session.pool);
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 5);
+	books_trim();
 	ck_assert_uint_eq(books_pool(a.session.pool).segments, 2); /* one in use and a spare one */
 	ck_assert_int_eq(alive, 2);
 	peer_die(&a);

@@ -81,12 +81,39 @@ START_TEST(one_empty_segment_stays)
 	ck_assert_uint_eq(books_pool(a.session.pool).segments, 10);
 	run = (struct skv_wire_run){64, 576};
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	books_trim();
 	ck_assert_uint_eq(books_pool(a.session.pool).segments, 1);
 	ck_assert_uint_eq(mem_bytes(small.device), 65536);
 	books_even();
 	ck_assert_int_eq(skv_core_session_close(core, a.client, a.session.session), 0);
 	ck_assert_uint_eq(mem_bytes(small.device), 0);
 	ck_assert_uint_eq(books_pool(a.session.pool).page_bytes, 0);
+	peer_die(&a);
+}
+END_TEST
+
+/* On a device empty segments stay while they are used again and again. */
+START_TEST(segments_in_use_again_stay)
+{
+	struct skv_wire_run run;
+	struct peer a;
+	uint32_t n;
+
+	peer_join(&a, 1000, &small);
+	ck_assert_int_eq(lease(&a, 640, &run, 1, &n), 0);
+	skv_core_trim(core);
+	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+	skv_core_trim(core); /* all were in use since the last call */
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 10);
+	for (uint32_t i = 0; i < 3; i++) {
+		ck_assert_int_eq(lease(&a, 192, &run, 1, &n), 0);
+		ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+		skv_core_trim(core); /* three were in use meanwhile, and one is spare */
+		ck_assert_uint_eq(books_pool(a.session.pool).segments, 4);
+	}
+	skv_core_trim(core);
+	ck_assert_uint_eq(books_pool(a.session.pool).segments, 1);
+	books_even();
 	peer_die(&a);
 }
 END_TEST
@@ -115,6 +142,7 @@ START_TEST(numbers_wait_for_acknowledgement)
 	ck_assert(skv_core_next_segment(core, b.client, &gone));
 	ck_assert_uint_eq(gone.segment, 0);
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, run, n), 0);
+	books_trim();
 	ck_assert_uint_eq(mem_bytes(small.device), 65536);
 	books_even();
 	ck_assert(!skv_core_next_segment(core, b.client, &gone)); /* b was never told of 1 and 2 */
@@ -161,6 +189,7 @@ START_TEST(a_pool_without_numbers_asks_to_try_again)
 		while (skv_core_next_segment(core, a.client, &s))
 			;
 		ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run, 1), 0);
+		books_trim();
 		while (skv_core_next_segment(core, a.client, &s))
 			;
 		ck_assert_uint_lt(++rounds, 100);
@@ -239,10 +268,12 @@ START_TEST(a_client_hears_of_all_its_pools)
 	ck_assert(n == 4 && pools == 2);
 	/* first an end in the second pool alone, then one in the first */
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, info.session, &run[1], 1), 0);
+	books_trim();
 	ck_assert(skv_core_next_segment(core, a.client, &s));
 	ck_assert_uint_eq(s.pool, info.pool);
 	ck_assert(s.gone);
 	ck_assert_int_eq(skv_core_lease_put(core, a.client, a.session.session, &run[0], 1), 0);
+	books_trim();
 	ck_assert(skv_core_next_segment(core, a.client, &s));
 	ck_assert_uint_eq(s.pool, a.session.pool);
 	ck_assert(s.gone);
@@ -504,7 +535,7 @@ int main(void)
 	         nothing_is_seen_across_uids, pages_lie_without_gaps, segments_fit_into_the_size_that_was_asked_for, a_refused_pool_changes_nothing,
 	         a_client_hears_of_host_memory_once, ranges_wait_for_their_discard, late_discards_change_nothing,
 	         a_pool_whose_ranges_all_wait_asks_to_try_again, refused_fds_change_nothing, NULL);
-	add_case(s, "device", 60, setup_device, books_close, one_empty_segment_stays, empty_segments_go_to_who_needs_them,
+	add_case(s, "device", 60, setup_device, books_close, one_empty_segment_stays, segments_in_use_again_stay, empty_segments_go_to_who_needs_them,
 	         nothing_is_seen_across_uids, numbers_wait_for_acknowledgement, a_pool_without_numbers_asks_to_try_again,
 	         a_client_hears_of_all_its_pools, NULL);
 	return run_suite(s);
