@@ -409,7 +409,7 @@ static int ask_in(struct prefix_case *p, uint32_t kind, uint32_t ms)
 	int r;
 
 	p->what.timeout_ms = ms;
-	snprintf(p->what.url, sizeof(p->what.url), "%s?timeout=%u", url, 1 + rnd_below(600000));
+	snprintf(p->what.url, sizeof(p->what.url), "%s?timeout=%u", url, 1000 + rnd_below(599000));
 	r = prefix_ask(p, kind);
 	ck_assert_msg(r == 0 || r == -ETIMEDOUT, "%d: %s", r, disk.answer.why);
 	return r;
