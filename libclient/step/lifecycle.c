@@ -174,6 +174,18 @@ static int end(struct skv_session *s, const int32_t *next, const uint32_t *n_acc
 	return joint_state(s);
 }
 
+int skv_step_tokens(struct skv_session *s, uint32_t item, const int32_t *tokens)
+{
+	void *was;
+	int e = device_lock(s, &was);
+
+	if (e == 0) {
+		e = transaction_tokens(s, item, tokens);
+		device_unlock(s, was);
+	}
+	return e;
+}
+
 int skv_step_end(struct skv_session *s, const int32_t *next, const uint32_t *n_accepted)
 {
 	void *was;

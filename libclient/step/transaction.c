@@ -50,6 +50,19 @@ static void stage_tokens(struct skv_seq *q, const int32_t *tokens)
 		q->n_evict = 0;
 }
 
+int transaction_tokens(struct skv_session *s, uint32_t item, const int32_t *tokens)
+{
+	struct skv_seq *q = item < s->step.n ? s->step.items[item].seq : NULL;
+
+	if (!s->step.open)
+		return error_set(-EINVAL, "no step is open");
+	if (!q)
+		return error_set(-EINVAL, "the open step has %u items, and no item %u", s->step.n, item);
+	if (q->n_new > 1)
+		memcpy(skv_seqmem_tokens(q->mem, &q->layout) + q->len + 1, tokens + 1, (q->n_new - 1) * sizeof(*tokens));
+	return 0;
+}
+
 static int admit(struct skv_session *s, const struct skv_step_item *items, uint32_t n)
 {
 	struct pages p = {0};

@@ -319,6 +319,13 @@ class Session:
         a.lse = rows.lse(lse)
         check(lib.skv_attend(self._live(), layer, a))
 
+    def set_tokens(self, item: int, tokens: Sequence[int]) -> None:
+        """
+        Replaces the token ids of an item of the open step, except the first: those of drafts that were made on a
+        device. tokens: as many as the item has
+        """
+        check(lib.skv_step_tokens(self._live(), item, ffi.new("int32_t[]", tokens)))
+
     def end(self, next: Sequence[int] | None = None, accepted: Sequence[int] | None = None, next_address: int = 0) -> None:
         """
         Commits the step.

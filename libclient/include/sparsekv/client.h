@@ -112,8 +112,7 @@ SKV_API int skv_set_threads(struct skv_client *client, uint32_t n);
  * items, in any order. An engine adds the architecture and the numbers of its configuration that the forward pass uses,
  * the model's shape, all weights, and the adapter if there is one; skv_identity_name() makes the name of the model
  * (struct skv_model) from the identity. Then sequences and prefixes of a model can be used by the same model under
- * another path, in another engine or on another machine, and never by a model that computes other K and V. No two items
- * may have the same key.
+ * another path, in another engine or on another machine, and by no model that computes other K and V. Keys differ.
  *
  * The skv_identity functions keep no pointers. Only one thread at a time may use an identity. The sum of two
  * identities, as 128-bit numbers, is the identity with the items of both.
@@ -156,8 +155,7 @@ SKV_API void skv_identity_name(const struct skv_identity *id, const char *family
 /* ---- models, structs ------------------------------------------------------------------------- */
 
 /*
- * Zero a struct that callers fill, and set its size and defaults. `size`: sizeof the struct in the caller's header; the
- * function never writes beyond `size` bytes.
+ * Zero a struct that callers fill, and set its size and defaults. `size`: sizeof the struct, of which no more is written.
  */
 struct skv_step_item;
 struct skv_attn;
@@ -209,8 +207,7 @@ SKV_API int skv_seq_new(struct skv_session *session, const char *name, uint32_t 
                         struct skv_seq **ret_seq);
 
 /*
- * Attach a named sequence that no client holds, at its last committed step. A parked sequence (sparsekvd(8)) is first
- * read from its file.
+ * Attach a named sequence that no client holds, at its last committed step. A parked one (sparsekvd(8)) is read first.
  * Error: -ENOENT; -EBUSY another client holds the sequence; -EINVAL the sequence belongs to a model of another shape;
  * -EBADMSG the memory or file of the sequence is damaged (the file stays until the sequence is dropped); -EIO the disk
  * failed; -ENOTSUP the session's policy cannot adopt what the previous policy left; -ENOMEM; -ETIMEDOUT; -ECONNRESET.
@@ -291,8 +288,7 @@ SKV_API uint32_t skv_seq_len(const struct skv_seq *seq);
 /*
  * The committed token ids as given to skv_step_begin, [0, len), and at [len] the `next` id that the last skv_step_end
  * published, or -1. With these ids a new process can continue a sequence whose process died. The library owns the
- * array, which is read-only and valid until the sequence's next skv_step_end. `ret_len` may be NULL. The call waits for
- * the device.
+ * array, which is read-only and valid until the sequence's next skv_step_end. `ret_len` may be NULL. Waits for the device.
  */
 SKV_API const int32_t *skv_seq_tokens(const struct skv_seq *seq, uint32_t *ret_len);
 
@@ -308,8 +304,7 @@ SKV_API void skv_seq_pages(const struct skv_seq *seq, uint64_t *ret_resident, ui
  * sequence. Sequences of one batch may run different policies, or one policy with different parameters; each sequence
  * gets the same results as alone. The daemon must have loaded the policy; the sequence keeps that plugin when another
  * plugin is loaded under the same name. `policy_spec` NULL: the sequence runs the session's policy again. A fork
- * inherits its parent's policy. An attached sequence runs the attaching session's policy until it is given another. The
- * call waits for daemon and device.
+ * inherits its parent's policy. An attached one runs the session's until it is given another. Waits for daemon and device.
  * Error, with nothing changed: -EINVAL bad spec, -ENOENT no such policy loaded, -EBADMSG the plugin was refused,
  * -ENOTSUP the policy cannot adopt what the previous one left, -EBUSY the sequence is in an open step, -ENOMEM,
  * -ETIMEDOUT, -ECONNRESET.
@@ -459,6 +454,12 @@ SKV_API int skv_pad_steps(struct skv_session *session, uint32_t n_seqs, uint32_t
 SKV_API int skv_step_replayed(struct skv_session *session, uint64_t key);
 
 /*
+ * Replace the ids of an item's tokens in the open step, except the first: an engine whose drafts are made on a device
+ * learns their ids later. `tokens`: [n_tokens]. Error: -EINVAL no step is open, or it has no such item.
+ */
+SKV_API int skv_step_tokens(struct skv_session *session, uint32_t item, const int32_t *tokens);
+
+/*
  * Commit the step: evictions, lengths and token ids become durable together, or not at all. `next`: for each item the
  * token id that the engine sampled, which skv_seq_tokens() then returns; NULL: -1 for all items. On a device `next`
  * must be readable by the device, which reads it after all other work of the step; the stream must not be capturing
@@ -580,8 +581,7 @@ SKV_API const char *skv_policy_spec(struct skv_session *session);
 /*
  * Do the results of the session's policy depend on how the prompt was prefilled, because the policy evicts by the
  * scores of the prompt's queries, or prefills sparsely? Then prompts must be prefilled under this policy: a sequence or
- * fork that was prefilled under another policy lacks those scores. Returns 1 or 0. Thread safety is as for
- * skv_policy_spec().
+ * fork that was prefilled under another policy lacks them. Returns 1 or 0. Thread safety is as for skv_policy_spec().
  */
 SKV_API int skv_policy_depends_on_prefill(struct skv_session *session);
 

@@ -76,14 +76,14 @@ class Plan(KVConnectorMetadata):
     """
     A step; the worker processes the fields in this order.
 
-    accepted: for each sequence, the rows of the previous step that count, if it had drafts
+    accepted: for each sequence, the tokens of those rows of the previous step that count, if it had drafts
     drop, detach: sequences to be released
     look, open: sequences to be attached or created
     rows: by request id
     retained: sequences without a request; the first is dropped first
     """
 
-    accepted: dict[int, int] = field(default_factory=dict)
+    accepted: dict[int, list[int]] = field(default_factory=dict)
     drop: list[int] = field(default_factory=list)
     detach: list[int] = field(default_factory=list)
     look: list[Look] = field(default_factory=list)

@@ -297,9 +297,13 @@ class Scheduler:
         return Rows(entry.seq, start, n, ids, blocks[start // self.block_size], prompt, left, len(drafts))
 
     @staticmethod
-    def _accepted(rows: Rows, request: "Request", tokens_before: int) -> int:
-        """Number of rows that count in a step with drafts: one for each sampled token. Rows of prompts all count."""
-        return min(request.num_tokens - tokens_before, rows.n) if rows.drafts else rows.n
+    def _accepted(rows: Rows, request: "Request", tokens_before: int) -> list[int]:
+        """
+        Tokens of the rows that count in a step with drafts: one for each sampled token. Rows of prompts all count.
+        Model Runner V2 samples drafts on the device, so the plan of that step has -1 in their place.
+        """
+        n = min(request.num_tokens - tokens_before, rows.n) if rows.drafts else rows.n
+        return list(request.all_token_ids[rows.start : rows.start + n])
 
     # ---- results ----
 

@@ -126,14 +126,18 @@ class Worker:
             self._open(new)
         self.plan, self.begun = plan, False
 
-    def _finish_late(self, accepted: dict[int, int]) -> None:
+    def _finish_late(self, accepted: dict[int, list[int]]) -> None:
         if self.step is None:
             return
         step, self.step = self.step, None
         if not step.late:  # the forward pass failed
             self.session.abort()
             return
-        self.session.end(accepted=[accepted.get(rows.seq, 0) for rows in step.rows])
+        tokens = [accepted.get(rows.seq, []) for rows in step.rows]
+        for i, (rows, ids) in enumerate(zip(step.rows, tokens)):
+            if rows.drafts:
+                self.session.set_tokens(i, [*ids, *[-1] * (rows.n - len(ids))])
+        self.session.end(accepted=[len(ids) for ids in tokens])
 
     def _release(self) -> bool:
         """Releases the sequences that are to be released; returns whether there were any."""

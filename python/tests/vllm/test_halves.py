@@ -181,14 +181,16 @@ class Engine:
 
     def step(self, drafting: bool) -> None:
         output = self.schedule(drafting)
-        plan = pickle.loads(pickle.dumps(self.scheduler.plan(output)))
+        planned = self.planned(output)
+        plan = pickle.loads(pickle.dumps(self.scheduler.plan(planned)))
         self.worker.bind(plan)
+        self.check_recorded()
         batch = [r for r in self.running if r.request_id in output.num_scheduled_tokens]
         self.rng.shuffle(batch)
         sampled: dict[Request, list[int]] = {}
         if batch:
             if self.v2:
-                assert output.has_sync_kv_loads
+                assert planned.has_sync_kv_loads
                 self.worker.start([r.request_id for r in batch], None)
             self.forward(batch, output)
             sampled = {r: self.sample(r, output) for r in batch}
@@ -199,6 +201,19 @@ class Engine:
         self.in_flight.append((sampled, self.worker.take_report()))
         if not self.asynchronous or len(self.in_flight) > 1 or not batch:
             self.update(*self.in_flight[0])
+
+    def planned(self, output: Some) -> Some:
+        """The output as the scheduler half sees it: Model Runner V2 does not tell the scheduler the drafts' ids."""
+        drafts = output.scheduled_spec_decode_tokens
+        hidden = {r: [-1] * len(ids) for r, ids in drafts.items()} if self.v2 else drafts
+        return Some(**{**vars(output), "scheduled_spec_decode_tokens": hidden})
+
+    def check_recorded(self) -> None:
+        """Sequences have the ids of all their tokens."""
+        for r in self.running:
+            seq = self.worker.seqs.get(self.scheduler.entries[r.request_id].seq)
+            if seq is not None:
+                assert seq.tokens()[0] == r.device_ids[: len(seq)]
 
     def update(self, sampled: dict[Request, list[int]], report: Any) -> None:
         """The scheduler gets the results of the oldest step."""

@@ -249,6 +249,7 @@ static void selections(void)
 static void a_step(struct skv_seq *q, struct skv_seq *r)
 {
 	struct skv_seq *child;
+	int32_t late[40];
 
 	OK(BEGIN(ITEM(.seq = q, .n_tokens = 1), ITEM(.seq = r, .n_tokens = 40, .flags = SKV_STEP_PROMPT)));
 	FAILS(BEGIN(ITEM(.seq = q, .n_tokens = 1)), EBUSY, "open");
@@ -272,10 +273,16 @@ static void a_step(struct skv_seq *q, struct skv_seq *r)
 	OK(skv_attend(session, 1, &attn));
 	OK(skv_attend(session, 2, &attn));
 	FAILS(skv_attend(session, 3, &attn), EINVAL, "layer 3");
+	for (int32_t i = 0; i < 40; i++)
+		late[i] = 100 + i;
+	FAILS(skv_step_tokens(session, 2, late), EINVAL, "2 items, and no item 2");
+	OK(skv_step_tokens(session, 1, late));
 	OK(skv_step_end(session, NULL, NULL));
+	FAILS(skv_step_tokens(session, 1, late), EINVAL, "no step is open");
 	ck_assert_uint_eq(skv_seq_len(q), 1);
 	ck_assert_uint_eq(skv_seq_len(r), 40);
-	ck_assert_int_eq(skv_seq_tokens(r, NULL)[39], -1);
+	for (uint32_t i = 0; i < 40; i++)
+		ck_assert_int_eq(skv_seq_tokens(r, NULL)[i], i == 0 ? -1 : late[i]);
 	FAILS(BEGIN(ITEM(.seq = r, .n_tokens = 1)), E2BIG, "40");
 }
 

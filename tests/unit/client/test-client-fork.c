@@ -53,7 +53,7 @@ static struct skv_seq *q;
 		struct skv_room room = {.size = sizeof(room)};                                               \
 		struct skv_step_item item = SKV_STEP_ITEM(.seq = q, .n_tokens = 1);                                       \
 		uint64_t pages;                                                                              \
-		uint32_t ids[4];                                                                             \
+		uint32_t ids[4] = {0};                                                                       \
 		(void)new_seq, (void)new_session, (void)stats, (void)info, (void)item, (void)ids, (void)room, (void)pages; \
 		FAILS(call, EPERM, "fork");                                                                  \
 	}
@@ -80,6 +80,7 @@ REFUSED(seq_drop, skv_seq_drop(q))
 REFUSED(seq_policy, skv_seq_policy(q, POLICY_BOUNDS))
 REFUSED(step_begin, skv_step_begin(s, &item, 1, NULL))
 REFUSED(attend, skv_attend(s, 0, &attn))
+REFUSED(step_tokens, skv_step_tokens(s, 0, (const int32_t *)ids))
 REFUSED(step_replayed, skv_step_replayed(s, 1))
 REFUSED(step_end, skv_step_end(s, NULL, NULL))
 REFUSED(pad_steps, skv_pad_steps(s, 1, 0))
@@ -122,7 +123,7 @@ static const struct {
         {"skv_open", open_}, {"skv_set_threads", set_threads}, {"skv_seq_new", seq_new}, {"skv_seq_new_from", seq_new_from}, {"skv_seq_seal", seq_seal},
         {"skv_seq_attach", seq_attach}, {"skv_seq_fork", seq_fork}, {"skv_seq_truncate", seq_truncate}, {"skv_seq_detach", seq_detach},
         {"skv_seq_drop", seq_drop}, {"skv_seq_policy", seq_policy}, {"skv_step_begin", step_begin},
-        {"skv_attend", attend}, {"skv_step_replayed", step_replayed}, {"skv_step_end", step_end}, {"skv_pad_steps", pad_steps},
+        {"skv_attend", attend}, {"skv_step_replayed", step_replayed}, {"skv_step_tokens", step_tokens}, {"skv_step_end", step_end}, {"skv_pad_steps", pad_steps},
         {"skv_session_stats", session_stats}, {"skv_selection", selection}, {"skv_session_room", session_room},
         {"skv_seq_need", seq_need}, {"skv_seq_len", seq_len}, {"skv_seq_tokens", seq_tokens},
         {"skv_seq_pages", seq_pages}, {"skv_seq_attended", seq_attended}, {"skv_seq_recall", seq_recall},
