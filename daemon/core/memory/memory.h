@@ -51,7 +51,8 @@ void skv_core_segment_made(struct skv_core *, const struct skv_core_pending *, s
 void skv_core_segment_failed(struct skv_core *, const struct skv_core_pending *);
 /*
  * Withdraws those segments of devices that were empty since the last call, except one of each pool. So a pool whose use
- * goes up and down keeps its memory. The daemon calls this every SKV_TRIM_SECONDS.
+ * goes up and down keeps its memory. Devices that were full may have memory again. The daemon calls this every
+ * SKV_TRIM_SECONDS.
  */
 #define SKV_TRIM_SECONDS 5u
 void skv_core_trim(struct skv_core *);

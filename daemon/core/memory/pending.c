@@ -107,6 +107,7 @@ void skv_core_segment_made(struct skv_core *c, const struct skv_core_pending *m,
 		}
 		skv_segment_arrive(c, m->pool, m->segment);
 		skv_announce_arrival(c, m->pool, m->segment);
+		c->memory[m->device].full = false;
 		*handle = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
 	} else {
 		mem->destroy(mem, handle, m->bytes);
@@ -118,7 +119,9 @@ void skv_core_segment_failed(struct skv_core *c, const struct skv_core_pending *
 	if (!awaited(c, m))
 		return;
 	skv_segment_cancel(c, m->pool, m->segment);
-	skv_segments_give_up(c, m->pool); /* the device may be full, and the client may ask again */
+	/* other programs use the device, too, so the limits do not say how much of it is left */
+	c->memory[m->device].full = true;
+	skv_segments_give_up(c, m->pool);
 }
 
 void skv_core_segments_served(struct skv_core *c, uint32_t pool)

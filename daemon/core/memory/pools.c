@@ -263,6 +263,8 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 
 void skv_core_trim(struct skv_core *c)
 {
+	for (uint32_t i = 0; i < SKV_MEMORY_KINDS; i++)
+		c->memory[i].full = false; /* the next lease tries again */
 	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS) {
 		const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 		uint32_t unused = c->pools[pool].least_empty;

@@ -47,6 +47,7 @@ static bool withdraw_memory(struct skv_core *c, uint32_t pool, uint32_t segment)
 	skv_fdstore_segment_name(&c->state, pool, segment, kept);
 	skv_fdstore_remove(c, kept);
 	mem->destroy(mem, &c->pools[pool].handles[segment], p->segment_bytes);
+	c->memory[p->device].full = false;
 	c->pools[pool].handles[segment] = (struct skv_mem_handle)SKV_MEM_HANDLE_NULL;
 	s->waiting = skv_announce_end(c, pool, segment);
 	return s->waiting == 0;
@@ -284,6 +285,6 @@ uint64_t skv_pool_room(const struct skv_core *c, uint32_t pool)
 		if (i != pool && p->device == to->device && !p->pending)
 			used -= p->empty * p->segment_bytes;
 	}
-	segments = used < limit ? (limit - used) / to->segment_bytes : 0;
+	segments = used < limit && !c->memory[to->device].full ? (limit - used) / to->segment_bytes : 0;
 	return coming(to) + (segments < numbers ? segments : numbers) * to->pages_per_segment;
 }

@@ -83,6 +83,8 @@ struct skv_park_queue {
 struct skv_memory {
 	const struct skv_mem_ops *mem; /* NULL: the memory does not exist */
 	struct skv_core_memory_limits limits;
+	/* of a device: the last segment could not be created, and since then no memory was given back, and no time passed */
+	bool full;
 };
 
 /* Lists of named sequences without a holder: idle.h. */

@@ -155,6 +155,49 @@ START_TEST(what_cannot_be_had_is_done_without)
 }
 END_TEST
 
+static uint64_t room_of(const struct peer *p)
+{
+	uint64_t pages;
+
+	ck_assert_int_eq(skv_core_lease_room(core, p->client, p->session.session, &pages), 0);
+	return pages;
+}
+
+static void fail_to_lease(struct peer *p)
+{
+	struct skv_core_pending m;
+
+	ck_refused(peer_lease(p, 1, 1), SKV_CORE_E_WAIT);
+	m = begin();
+	skv_core_segment_failed(core, &m);
+	ck_assert_uint_eq(room_of(p), 0);
+}
+
+/* Other programs use the device, too. When it has no memory left there is no room, until there may be some again. */
+START_TEST(a_full_device_has_no_room)
+{
+	struct skv_core_pending m;
+	struct peer a, b;
+
+	peer_join(&a, 1000, &small);
+	peer_join(&b, 1001, &small);
+	fail_to_lease(&a);
+	ck_assert_uint_eq(room_of(&b), 0);
+	skv_core_trim(core); /* time has passed */
+	ck_assert_uint_gt(room_of(&a), 0);
+	fail_to_lease(&a);
+	ck_refused(peer_lease(&b, 1, 1), SKV_CORE_E_WAIT);
+	m = begin();
+	made(&m);
+	ck_assert_uint_gt(room_of(&a), 0);
+	ck_assert_int_eq(peer_lease(&b, 1, 1), 0);
+	fail_to_lease(&a);
+	peer_die(&b); /* gives its memory back */
+	ck_assert_uint_gt(room_of(&a), 0);
+	peer_die(&a);
+}
+END_TEST
+
 START_TEST(quotas_hold_for_what_is_under_way)
 {
 	struct skv_core_memory_limits lower = limits;
@@ -403,7 +446,7 @@ int main(void)
 	Suite *s = begin_suite("test-core-pending");
 
 	add_case(s, "pending", 60, setup, teardown, a_lease_waits_for_all_that_it_wants,
-	         what_cannot_be_had_is_done_without, quotas_hold_for_what_is_under_way,
+	         what_cannot_be_had_is_done_without, a_full_device_has_no_room, quotas_hold_for_what_is_under_way,
 	         empty_segments_stay_while_more_are_made, a_pool_that_ends_waits_for_nothing,
 	         sequences_stay_on_their_device, any_order_leaves_the_books_even, odd_pages_do_not_make_large_segments, NULL);
 	return run_suite(s);
