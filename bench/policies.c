@@ -52,6 +52,7 @@ static struct skv_stats stats_of(struct stack_fixture *stack)
 {
 	struct skv_stats s = {.size = sizeof(s)};
 
+	skv_seq_tokens(stack->seq[0], NULL); /* waits for a device, whose steps count when they have run */
 	stack_need(skv_session_stats(stack->session, &s));
 	return s;
 }

@@ -82,6 +82,11 @@ int device_settle(struct skv_session *s)
 	return settle(s, DEVICE_STEPS);
 }
 
+int device_poll(struct skv_session *s)
+{
+	return settle(s, 0);
+}
+
 int device_settle_seq(struct skv_seq *q)
 {
 	struct device *d = q->session->device;

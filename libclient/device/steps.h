@@ -14,8 +14,9 @@ struct skv_session;
 
 /* Report steps that have run; waits for the oldest one if the host is too far ahead. The device must be current. */
 int device_turn(struct skv_session *s);
-/* Wait for all queued steps, and report them. Makes the device current itself. */
+/* Wait for all queued steps, and report them. Like the next function it makes the device current itself. */
 int device_settle(struct skv_session *s);
+int device_poll(struct skv_session *s); /* reports the steps that have run, without waiting */
 bool device_queued(const struct device *d); /* is a step queued that was not yet reported as run? */
 int device_settle_seq(struct skv_seq *q); /* waits only for steps of this sequence, and for older ones */
 int device_settle_evictions(struct skv_session *s); /* device_settle(), if a queued step evicts */

@@ -255,7 +255,7 @@ int skv_session_stats(struct skv_session *s, struct skv_stats *ret)
 	e = fence_enter(s);
 	if (e < 0)
 		return e;
-	device_settle(s);
+	device_poll(s);
 	t = s->stats;
 	t.n_seqs = s->n_seqs;
 	t.stock_pages = s->stock.n;

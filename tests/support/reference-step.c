@@ -69,6 +69,7 @@ static void check_recall(struct refmodel *w, const struct skv_stats *before, con
 	uint64_t layers = 0;
 	double sum = 0;
 
+	skv_seq_tokens(items[0].seq->seq, NULL); /* waits for a device, whose steps count when they have run */
 	skv_session_stats(w->session, &now);
 	for (uint32_t i = 0; i < n; i++) {
 		if (!sure[i])

@@ -525,7 +525,7 @@ struct skv_stats {
 };
 
 /*
- * Get the session's counters since skv_open. Waits for the device. Error: -EINVAL ret->size is 0 or larger than known.
+ * Get the counters since skv_open; what a device has not run yet counts later. Error: -EINVAL ret->size is 0 or unknown.
  */
 SKV_API int skv_session_stats(struct skv_session *session, struct skv_stats *ret);
 
