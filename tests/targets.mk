@@ -183,5 +183,5 @@ check-packages:
 .PHONY: check-asan check-sanitized check-clang check-nightly check-tsan check-codes check-golden check-mutations mutations-need mutations-need-programs check-nth check-oracle check-rewind check-scale check-table check-valgrind check-hostile check-systemd check-chroot check-environments check-packages soak
 AM_DISTCHECK_CONFIGURE_FLAGS = --enable-werror --with-systemdsystemunitdir='$${prefix}/lib/systemd/system'
 distclean-local:
-	rm -rf check-asan.d check-sanitized.d check-clang.d check-mutations.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage \
+	rm -rf tests/cache check-asan.d check-sanitized.d check-clang.d check-mutations.d check-tsan.d tests/e2e/systemd/work tests/e2e/systemd/out tests/e2e/systemd/stage \
 		check-packages.d/work check-packages.d/out check-packages.d/stage

@@ -1,7 +1,7 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # timed.sh COMMAND... TEST: runs a test, and writes its elapsed seconds and processor seconds to TEST.seconds in the
-# build directory. make runs tests in parallel; those of $RUN_ALONE run alone.
+# build directory. make runs tests in parallel; those of $RUN_ALONE run alone. What tests cache is in the build directory.
 for test in "$@"; do :; done
 test=$(echo "$test" | sed "s@^\./@@; s@^${srcdir:-.}/@@")
 mkdir -p "$(dirname "$test")"
@@ -9,6 +9,7 @@ case " $RUN_ALONE " in
 *" $test "*) lock=-x ;;
 *) lock=-s ;;
 esac
+export XDG_CACHE_HOME=$PWD/tests/cache
 exec 9>>tests/running.lock
 flock $lock 9
 TIMEFORMAT='%2R %2U %2S'
