@@ -112,6 +112,8 @@ MUTATIONS_CUDA = tests/fake-cuda/libcuda.so.1
 endif
 EXTRA_DIST += tests/check-mutations.sh $(MUTATION_PATCHES)
 MUTATION_PATCHES = \
+	tests/mutations/closed-sequence-waits.patch tests/mutations/draft-ids-lost.patch tests/mutations/full-device-has-room.patch \
+	tests/mutations/policy-of-last-sequence.patch tests/mutations/prompt-tables-grow.patch tests/mutations/segments-never-trimmed.patch \
 	tests/mutations/asan-bpe-leak.patch tests/mutations/asan-heap-one-less.patch tests/mutations/avx2-round-zero.patch \
 	tests/mutations/bpe-stale-candidates.patch tests/mutations/branches-not-joined.patch tests/mutations/cgroup-room-unlimited.patch \
 	tests/mutations/charge-pages-alone.patch tests/mutations/commit-without-form.patch tests/mutations/config-count-unbounded.patch \
