@@ -120,7 +120,7 @@ MUTATION_PATCHES = \
 	tests/mutations/core-includes-loop.patch tests/mutations/cuda-append-odd-element.patch \
 	tests/mutations/cuda-evict-first-barrier.patch tests/mutations/cuda-evict-half-warp.patch \
 	tests/mutations/cuda-first-block-merges.patch tests/mutations/cuda-fp8-masked-scales.patch \
-	tests/mutations/cuda-rows-unmasked.patch tests/mutations/cuda-run-slots-in-turns.patch tests/mutations/dropped-prefix-held.patch \
+	tests/mutations/cuda-rows-unmasked.patch tests/mutations/cuda-run-slots-in-turns.patch \
 	tests/mutations/export-waits-for-reader.patch tests/mutations/fence-attach-at-once.patch tests/mutations/fence-not-read.patch \
 	tests/mutations/fetch-first-turn.patch \
 	tests/mutations/fork-undo-entries.patch tests/mutations/fp8-ties-away.patch tests/mutations/generic-fold.patch \

@@ -403,10 +403,7 @@ START_TEST(dropped_pages_stay_in_stock)
 }
 END_TEST
 
-/*
- * With the last reference the daemon frees a shared prefix at once and withdraws its segments before it answers the
- * drop: the library must not count on them by then.
- */
+/* With the last reference the daemon frees a shared prefix at once. */
 START_TEST(dropped_prefix_leaves)
 {
 	struct refmodel w = {.policy = {.kind = REFMODEL_FULL}};
