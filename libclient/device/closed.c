@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * libclient/device/closed.c - memory of closed sequences that is still registered with the device.
+ * libclient/device/closed.c - keeps the memory of closed sequences until it can be freed without a wait.
  *
- * Unregistering memory waits until the device has done all of its work (cudaHostUnregister), so that the next step would
- * be queued late. The memory of a closed sequence therefore stays registered and mapped until no step is queued, or
- * until there is much of it.
+ * cudaHostUnregister() waits until the device has done all of its work. The next step would then be queued late. So the
+ * memory of a closed sequence stays registered and mapped until no step is queued, or until DEVICE_CLOSED sequences
+ * have such memory.
  */
 #include <sys/mman.h>
 

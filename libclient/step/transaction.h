@@ -26,7 +26,7 @@ void transaction_state_changes(struct skv_seq *q);
 int transaction_truncate(struct skv_seq *q, uint32_t n, int32_t next);
 /* Commit one sequence at once, with stores of the host. */
 void transaction_commit(struct skv_seq *q, int32_t next);
-/* Replace the ids of an item's tokens, except the first. */
+/* Replace the token ids of an item of the open step, except its first id. */
 int transaction_tokens(struct skv_session *s, uint32_t item, const int32_t *tokens);
 /*
  * Commit the step: at once, or, on a device, with the step's last kernel. `next`: the engine's next input tokens,

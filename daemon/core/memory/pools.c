@@ -236,8 +236,8 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
 	/*
 	 * A pool with sessions keeps one empty segment: else a client whose use goes up and down by a few pages could
-	 * make the pool create and destroy a segment again and again. On a device it keeps all until skv_core_trim():
-	 * memory that is created and mapped again for the next long prompt delays its first token.
+	 * make the pool create and destroy a segment again and again. A pool on a device keeps all of them until
+	 * skv_core_trim(), because to create and map them again would delay the first token of the next long prompt.
 	 */
 	const uint32_t most = p->device == SKV_DEVICE_HOST ? 1 : UINT32_MAX, spare = p->sessions ? most : 0;
 	const uint32_t account = p->account;

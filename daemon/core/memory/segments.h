@@ -16,7 +16,7 @@ int skv_pool_grow(struct skv_core *, uint32_t pool, uint64_t least, uint64_t wan
 void skv_segment_arrive(struct skv_core *, uint32_t pool, uint32_t segment);
 /* Withdraws an empty segment. */
 void skv_segment_withdraw(struct skv_core *, uint32_t pool, uint32_t segment);
-/* Withdraws the empty segments that other pools have in the memory of pool for_pool. */
+/* Withdraws all empty segments of other pools on the device of pool for_pool. */
 void skv_segments_give_up(struct skv_core *, uint32_t for_pool);
 /*
  * Frees the memory of a pool's memfd where it has no segment; for a pool without sessions. Until that is complete the

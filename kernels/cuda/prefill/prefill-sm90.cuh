@@ -244,8 +244,8 @@ template <int n> DEVICE void accumulators_ready(float (&d)[n])
 }
 
 /*
- * Keeps what follows after the computation of x, which is never negative. ptxas would otherwise move a wait for products
- * up to where they begin, and computations that should run meanwhile behind it.
+ * Keeps the order of two things: x, which is never negative, is computed before what follows. Without this call ptxas
+ * moves the next wgmma_wait() up. The softmax would then run after the products, and not at the same time.
  */
 DEVICE void keep_order(float x)
 {
@@ -390,7 +390,7 @@ template <int D> DEVICE void sm90_rescale(struct out_rows<D> *r, const float (&f
 		r->o[i] *= fix[i / 2 % 2];
 }
 
-/* `tokens`: K was copied by cp.async, whose writes the tensor cores see after a fence only. */
+/* `tokens`: K was copied by cp.async. The tensor cores see such copies only after a fence. */
 template <class T, int D, int GROUPS, int N>
 DEVICE void sm90_scores(bool tokens, uint32_t base, uint32_t group, uint32_t stage, float (&s)[N / 2])
 {

@@ -20,8 +20,8 @@ DEVICE void arrive_expect(uint32_t at, uint32_t bytes)
 }
 
 /*
- * Begins to copy the box at [z][y][x] to shared memory address `to`, for barrier `full`. What lies outside of the array
- * is copied as zeros.
+ * Begins to copy the box at [z][y][x] to shared memory address `to`. Barrier `full` counts the bytes that arrive. Elements
+ * outside of the array become zeros.
  */
 DEVICE void copy_tensor(uint32_t to, const CUtensorMap *map, int32_t x, int32_t y, int32_t z, uint32_t full)
 {
