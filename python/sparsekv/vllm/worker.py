@@ -64,7 +64,6 @@ class Step:
 
     rows: of these requests
     requests: their places in the batch; None: it has all of the batch's requests
-    n: rows of vLLM's batch without padding
     index: the rows of the batch that are in the step; None: all
     attended: number of layers so far
     sampled: token sampled for each request of the batch, or -1, as int32
@@ -73,7 +72,6 @@ class Step:
 
     rows: list[Rows]
     requests: list[int] | None
-    n: int
     index: torch.Tensor | None
     attended: int = 0
     sampled: torch.Tensor | None = None
@@ -241,7 +239,8 @@ class Worker:
     def attend(self, layer: str, batch: "SparseKVMetadata | None", q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, out: torch.Tensor) -> bool:
         """
         Attends one layer's rows, [rows, heads, head_dim] each. Returns False if no step is planned, as in vLLM's
-        warm-up.
+        warm-up. Rows of padding stay as they are, as with vLLM's own backends: a graph may be replayed for more
+        requests than it was captured with, so nothing here may depend on their number.
         """
         number = self.layers[layer]
         if not self.begun:
@@ -252,9 +251,7 @@ class Worker:
         if step is None:  # all rows failed
             return False
         if step.index is None:
-            k, v = (x if x is None else x[: step.n] for x in (k, v))
-            self.session.attend(number, q[: step.n], k, v, out[: step.n])
-            out[step.n :].zero_()
+            self.session.attend(number, q, k, v, out)
         else:
             kept = out.new_empty(len(step.index), *out.shape[1:])
             k, v = (x if x is None else x[step.index] for x in (k, v))
@@ -304,7 +301,7 @@ class Worker:
             ends = list(itertools.accumulate(rows.n for rows in order))
             requests = [i for i, rows in enumerate(order) if rows in live]
             index = torch.cat([torch.arange(ends[i] - order[i].n, ends[i]) for i in requests]).to(self.device)
-        self.step = Step(live, requests, sum(rows.n for rows in order), index)
+        self.step = Step(live, requests, index)
         self.made.keeps_all |= {rows.seq: self.seqs[rows.seq].keeps_all for rows in live}
 
     def _ready(self, rows: Rows) -> bool:
@@ -386,7 +383,7 @@ class Worker:
         try:
             seq.set_policy(policy)
             self._begin_items([Item(seq)])
-            self.step, self.begun = Step([], None, n_padded, None), True
+            self.step, self.begun = Step([], None, None), True
             yield self.session.key()
         finally:
             self.session.abort()

@@ -94,6 +94,22 @@ def test_each_as_alone(server: Server, prompts):
     assert not differ, f"{len(differ)} of {REQUESTS}: {differ[:3]}"
 
 
+@pytest.mark.parametrize("policy", ["full", "sketch"])
+def test_batches_of_other_sizes(server: Server, prompts, policy: str):
+    """
+    A graph that is captured on demand, with fewer requests than rows, serves batches with more of them.
+    """
+    ours = {"policy": policy, "fork": False}
+    answers = [server.complete(text, 3 * TOKENS, ours, logprobs=2) for text in prompts]
+    alone = {text: x["token_ids"] for text, x in zip(prompts, answers) if is_clear(x)}
+    assert alone
+    for at_once in (5, 6, 8, 3, 4, 2, 9, 12, 16):
+        texts = [[*alone][i % len(alone)] for i in range(at_once)]
+        for _ in range(2):
+            got = server.together([(text, 3 * TOKENS, ours) for text in texts])
+            assert ids(got) == [alone[text] for text in texts], at_once
+
+
 def test_kills(model: Path, logs: Path, daemon, server: Server, prompts):
     """After a SIGKILL at any moment every token that the client received is in the sequence, and the answer goes on as before."""
     print(f"SKV_SEED={SEED}")
