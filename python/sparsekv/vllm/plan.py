@@ -81,6 +81,7 @@ class Plan(KVConnectorMetadata):
     look, open: sequences to be attached or created
     rows: by request id
     retained: sequences without a request; the first is dropped first
+    attached: sequences of requests that are not admitted yet; the first, of the newest request, is dropped first
     """
 
     accepted: dict[int, list[int]] = field(default_factory=dict)
@@ -90,6 +91,7 @@ class Plan(KVConnectorMetadata):
     open: list[Open] = field(default_factory=list)
     rows: dict[str, Rows] = field(default_factory=dict)
     retained: list[int] = field(default_factory=list)
+    attached: list[int] = field(default_factory=list)
     block_size: int = 16
 
     @property

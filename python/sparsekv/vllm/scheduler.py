@@ -31,6 +31,7 @@ BUSY_SECONDS = 10.0  # the daemon needs a moment to reclaim the sequences of an 
 RETRY_SECONDS = 1.0
 # time after which a waiting request fails if no other runs: other clients may release pages until then
 SHORT_SECONDS = 10.0
+LOOK_AHEAD = 8  # maximum number of waiting requests whose named sequences are attached; these hold pages
 
 
 @dataclass
@@ -86,6 +87,7 @@ class Scheduler:
         self.retained: OrderedDict[int, tuple[tuple[str, str | None], list[int]]] = OrderedDict()
         self.adapters: dict[int, str] = {}  # LoRA adapters in use: number → key
         self.waiting: dict[str, float] = {}  # requests that wait for pages → when they try again
+        self.attached: dict[str, Entry] = {}  # requests with a sequence that are not admitted yet, by request id
         self.next = Plan(block_size=self.block_size)
         # of a step with drafts: rows, request, its number of tokens before
         self.last: list[tuple[Rows, "Request", int]] = []
@@ -124,6 +126,7 @@ class Scheduler:
     def admit(self, request: "Request", n_found: int) -> None:
         """vLLM runs the request from this step on, starting at position n_found."""
         entry = self.entries[request.request_id]
+        self.attached.pop(request.request_id, None)
         entry.admitted, entry.preemptions, entry.cached = True, request.num_preemptions, n_found
         entry.prompt_end = request.num_tokens
         if entry.found is not None:
@@ -180,6 +183,9 @@ class Scheduler:
             return entry.found.n_tokens
         if entry.looking or self.names.setdefault(name, request.request_id) != request.request_id:
             return None  # a request with the same name is not finished
+        if len(self.attached) >= LOOK_AHEAD:
+            return None
+        self.attached[request.request_id] = entry
         entry.looking, entry.seq, entry.keeps_all = True, self._number(), False
         tokens = [] if request.skip_reading_prefix_cache else list(request.all_token_ids)[:-1]
         self.next.look.append(Look(entry.seq, name, entry.params.policy, tokens))
@@ -191,6 +197,7 @@ class Scheduler:
             entry.found = found
             return
         entry.seq = None
+        self.attached.pop(entry.request.request_id, None)
         entry.busy_since = entry.busy_since or time.monotonic()
         if time.monotonic() - entry.busy_since > BUSY_SECONDS:
             entry.remark = f"another client holds the sequence {entry.name}: the request ran without a name"
@@ -277,7 +284,7 @@ class Scheduler:
         for request_id, n in output.num_scheduled_tokens.items():
             plan.rows[request_id] = self._rows(output, self.entries[request_id], n)
         self.next = Plan(block_size=self.block_size)
-        plan.retained = list(self.retained)
+        plan.retained, plan.attached = list(self.retained), [e.seq for e in reversed(self.attached.values()) if e.seq is not None]
         self.last = [(r, self.entries[i].request, self.entries[i].request.num_tokens) for i, r in plan.rows.items()] if plan.drafts else []
         if self.v2 and plan.rows:
             # start_load_kv is then called before the forward pass, with the batch's order
@@ -322,6 +329,7 @@ class Scheduler:
             entry.keeps_all = report.keeps_all.get(entry.seq, entry.keeps_all)
             if entry.seq in report.lost:
                 entry.seq, entry.found, entry.looking = None, None, False
+                self.attached.pop(entry.request.request_id, None)
                 lost += [entry] if entry.admitted else []
             elif entry.seq in report.found:
                 self._found(entry, report.found[entry.seq])
@@ -339,6 +347,7 @@ class Scheduler:
         entry = self.entries.pop(request.request_id, None)
         if entry is None:
             return None
+        self.attached.pop(request.request_id, None)
         self.waiting.pop(request.request_id, None)
         self.waiting = dict.fromkeys(self.waiting, 0.0)
         self.next.look = [look for look in self.next.look if look.seq != entry.seq]

@@ -156,6 +156,16 @@ class Worker:
         except sparsekv.Error as e:
             log.warning("sparsekv: sequence %s: %s", seq.name or number, e)
 
+    def _drop_first(self, numbers: list[int]) -> bool:
+        """Drops the first of these sequences that is there."""
+        while numbers:
+            number = numbers.pop(0)
+            if number in self.seqs:
+                self._close(number, keep=False)
+                self.made.lost.append(number)
+                return True
+        return False
+
     def _drop_left(self) -> bool:
         """
         Drops the named sequence that this engine detached longest ago. The daemon itself reclaims such sequences only
@@ -332,18 +342,11 @@ class Worker:
 
     def _give_up_some(self, plan: Plan, live: list[Rows]) -> list[Rows]:
         """
-        Frees pages. First drops sequences without a request, then sequences of the newest requests in the step. If
-        the step has only one request left, other requests' sequences are dropped first.
+        Frees pages. First drops sequences without a request, then those of requests that are not admitted yet, then
+        those of the newest requests in the step. If the step has only one request left, other requests' sequences are
+        dropped first.
         """
-        if self._release():
-            return live
-        while plan.retained:
-            number = plan.retained.pop(0)
-            if number in self.seqs:
-                self._close(number, keep=False)
-                self.made.lost.append(number)
-                return live
-        if self._drop_left():
+        if self._release() or self._drop_first(plan.retained) or self._drop_left() or self._drop_first(plan.attached):
             return live
         others = self.seqs.keys() - {rows.seq for rows in plan.rows.values()}
         if len(live) == 1 and others:

@@ -465,6 +465,39 @@ def test_first_step_fails(crowded, monkeypatch: pytest.MonkeyPatch):
     assert engine.failed == [large] and large.left == 3
 
 
+def test_waiting_requests_give_way(crowded):
+    """The sequence of a request that waits is dropped before those of running ones. Its request computes all tokens."""
+    engine, _ = crowded
+    first = Request(0, [7] * 120, {"name": "talk"})
+    engine.ask(first, 3)
+    finish(engine, first)
+    again, small, large = Request(1, [*first.all_token_ids, 8], {"name": "talk"}), Request(2, [5] * 20, None), Request(3, [9] * 120, None)
+    engine.ask(again, 3)
+    engine.step(False)
+    engine.waiting.remove(again)  # it is attached, and not admitted
+    engine.ask(small, 30)
+    engine.step(False)
+    engine.ask(large, 3)
+    finish(engine, small, large)
+    assert engine.counts["lost"] == 0 and engine.counts["found"] == 0
+    engine.waiting.append(again)
+    finish(engine, again)
+    assert not engine.failed
+
+
+def test_few_sequences_are_attached_ahead(client):
+    """Requests with names that wait for others hold the pages of a few sequences only."""
+    engine = Engine(client, client.socket, random.Random(SEED), v2=False)
+    requests = [Request(i, [7 + i] * 20, {"name": f"talk-{i}"}) for i in range(30)]
+    for request in requests:
+        engine.ask(request, 5)
+    engine.step(False)
+    assert len(engine.scheduler.attached) == len(engine.worker.seqs) == scheduler_module.LOOK_AHEAD
+    finish(engine, *requests)
+    assert not engine.scheduler.attached
+    engine.worker.close()
+
+
 def hold(neighbour: sparsekv.Session, session: sparsekv.Session, left: int) -> list[sparsekv.Seq]:
     """
     Creates sequences of the neighbour that leave the session room for about `left` pages. They have only K and V;
