@@ -91,7 +91,7 @@ async def play(a, server, rate, policy, label):
         return await ask(session, server, dialogues[number], tokens, n_answer, policy)
 
     limits = aiohttp.ClientTimeout(total=None)
-    async with aiohttp.ClientSession(timeout=limits, connector=aiohttp.TCPConnector(limit=0), read_bufsize=1 << 20) as session:
+    async with aiohttp.ClientSession(timeout=limits, connector=aiohttp.TCPConnector(limit=0, force_close=True), read_bufsize=1 << 20) as session:
         times = await asyncio.gather(*(turn(session, *request) for request in requests))
     return sum(n for *_, n in requests) / (time.perf_counter() - begun), sorted(t[0] for t in times), sorted(t[1] for t in times)
 
