@@ -56,7 +56,7 @@ class Rows:
 
     start, n: position of the first row, and number of rows
     tokens: their ids; None: one row, of the token that was sampled last, which the scheduler does not know yet
-    block: vLLM's block that the first row is written to
+    block: vLLM's block that the first row is written to; None under Model Runner V2
     remaining: tokens of the prompt that later steps append
     drafts: number of rows that are candidates
     """
@@ -65,7 +65,7 @@ class Rows:
     start: int
     n: int
     tokens: list[int] | None
-    block: int
+    block: int | None
     prompt: bool
     remaining: int = 0
     drafts: int = 0

@@ -294,14 +294,21 @@ class Scheduler:
     def _rows(self, output: "SchedulerOutput", entry: Entry, n: int) -> Rows:
         request, drafts = entry.request, output.scheduled_spec_decode_tokens.get(entry.request.request_id, [])
         start = request.num_computed_tokens
-        assert entry.seq is not None and output.kv_connector_block_state is not None
-        (blocks,) = output.kv_connector_block_state.get_block_ids(request.request_id) or ([],)
+        assert entry.seq is not None
         ids: list[int] | None = [*request.all_token_ids[start : start + n - len(drafts)], *drafts]
         if n == 1 and not ids:  # asynchronous scheduling: the token is being sampled
             ids = None
         prompt = start < entry.prompt_end and not drafts
         left = max(0, entry.prompt_end - start - n) if prompt else 0
-        return Rows(entry.seq, start, n, ids, blocks[start // self.block_size], prompt, left, len(drafts))
+        return Rows(entry.seq, start, n, ids, self._block_at(output, request.request_id, start), prompt, left, len(drafts))
+
+    def _block_at(self, output: "SchedulerOutput", request_id: str, token: int) -> int | None:
+        """vLLM's block of a token. None under Model Runner V2, which needs none: the list has all of the request's blocks."""
+        if self.v2:
+            return None
+        assert output.kv_connector_block_state is not None
+        (blocks,) = output.kv_connector_block_state.get_block_ids(request_id) or ([],)
+        return blocks[token // self.block_size]
 
     @staticmethod
     def _accepted(rows: Rows, request: "Request", tokens_before: int) -> list[int]:
