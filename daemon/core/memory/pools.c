@@ -248,7 +248,7 @@ void skv_pool_shrink(struct skv_core *c, uint32_t pool)
 	else if (p->pending)
 		return; /* leases that wait for the pool's pending segments need its empty segments, too */
 	while (p->empty > spare)
-		skv_segment_withdraw(c, pool, skv_bitset_last(&c->pools[pool].empty));
+		skv_segment_withdraw_last(c, pool);
 	if (p->sessions || p->sequences)
 		return;
 	skv_charge(c, account, &p->stray_bytes, 0);
@@ -272,7 +272,7 @@ void skv_core_trim(struct skv_core *c)
 		if (p->device == SKV_DEVICE_HOST || p->pending)
 			continue;
 		for (; unused > 1 && p->empty > 1; unused--)
-			skv_segment_withdraw(c, pool, skv_bitset_last(&c->pools[pool].empty));
+			skv_segment_withdraw_last(c, pool);
 		c->pools[pool].least_empty = p->empty;
 	}
 }

@@ -60,7 +60,8 @@ static void left(struct skv_core *c, uint32_t pool, uint32_t segment)
 	skv_segment_vacate(c, pool, segment);
 }
 
-void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
+/* Withdraws an empty segment. */
+static void withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
 {
 	struct skv_pool_row *p = skv_write_pool(&c->state, pool);
 	struct skv_segment_row *s = skv_write_segment(&c->state, pool, segment);
@@ -78,6 +79,11 @@ void skv_segment_withdraw(struct skv_core *c, uint32_t pool, uint32_t segment)
 		left(c, pool, segment);
 	else
 		skv_segment_file(c, pool, segment);
+}
+
+void skv_segment_withdraw_last(struct skv_core *c, uint32_t pool)
+{
+	withdraw(c, pool, skv_bitset_last(&c->pools[pool].empty));
 }
 
 void skv_core_segment_discarded(struct skv_core *c, const struct skv_mem_range *range)
@@ -169,7 +175,7 @@ static bool reclaim(struct skv_core *c, uint32_t for_pool)
 		const struct skv_pool_row *p = skv_pool_row(&c->state, pool);
 
 		while (lends(c, pool, for_pool) && p->empty && !fits(c, to->device, to->segment_bytes))
-			skv_segment_withdraw(c, pool, skv_bitset_last(&c->pools[pool].empty));
+			skv_segment_withdraw_last(c, pool);
 	}
 	return fits(c, to->device, to->segment_bytes);
 }
@@ -178,7 +184,7 @@ void skv_segments_give_up(struct skv_core *c, uint32_t for_pool)
 {
 	SKV_EACH(pool, &c->state, SKV_TABLE_POOLS)
 		while (lends(c, pool, for_pool) && skv_pool_row(&c->state, pool)->empty)
-			skv_segment_withdraw(c, pool, skv_bitset_last(&c->pools[pool].empty));
+			skv_segment_withdraw_last(c, pool);
 }
 
 /* Finds the lowest segment number that can be used. */
@@ -250,7 +256,7 @@ static void undo_since(struct skv_core *c, uint32_t pool, uint64_t serial)
 
 	for (uint32_t s = skv_bitset_next(empty, 0); s != SKV_BITSET_NONE; s = skv_bitset_next(empty, s + 1))
 		if (skv_segment_row(&c->state, pool, s)->serial > serial)
-			skv_segment_withdraw(c, pool, s);
+			withdraw(c, pool, s);
 	for (uint32_t s = 0; p->wanted && s < p->high; s++) {
 		const struct skv_segment_row *row = skv_segment_row(&c->state, pool, s);
 

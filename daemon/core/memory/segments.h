@@ -14,8 +14,8 @@ uint64_t skv_pool_room(const struct skv_core *, uint32_t pool);
 int skv_pool_grow(struct skv_core *, uint32_t pool, uint64_t least, uint64_t want);
 /* The segment has memory now: it becomes LIVE and its pages FREE. */
 void skv_segment_arrive(struct skv_core *, uint32_t pool, uint32_t segment);
-/* Withdraws an empty segment. */
-void skv_segment_withdraw(struct skv_core *, uint32_t pool, uint32_t segment);
+/* Withdraws the pool's last empty segment; there is one. */
+void skv_segment_withdraw_last(struct skv_core *, uint32_t pool);
 /* Withdraws all empty segments of other pools on the device of pool for_pool. */
 void skv_segments_give_up(struct skv_core *, uint32_t for_pool);
 /*
