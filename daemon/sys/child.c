@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <spawn.h>
 #include <stdio.h>
@@ -89,12 +90,11 @@ int skv_child_start(const char *program, char *const *argv, char *const *envp, c
 
 char *skv_child_find(const char *program, const char *name)
 {
-	char *self = realpath(program, NULL), *found = NULL;
-	const char *slash = self ? strrchr(self, '/') : NULL;
+	char self[PATH_MAX], *found = NULL;
+	const char *slash = realpath(program, self) ? strrchr(self, '/') : NULL;
 
 	if (slash && asprintf(&found, "%.*s/%s", (int)(slash - self), self, name) < 0)
-		found = NULL;
-	free(self);
+		return NULL; /* not the installed program, which may be of another version */
 	if (found && access(found, X_OK) == 0)
 		return found;
 	free(found);
