@@ -51,8 +51,8 @@ void skv_core_segment_made(struct skv_core *, const struct skv_core_pending *, s
 void skv_core_segment_failed(struct skv_core *, const struct skv_core_pending *);
 /*
  * Withdraws the segments of devices that stayed empty since the last call. Each pool keeps one of them. So a pool whose
- * use goes up and down keeps its memory. A device that was full counts as having room again, until a segment fails. The
- * daemon calls this every SKV_TRIM_SECONDS.
+ * use goes up and down keeps its memory. A device that was full counts as having room again, until it has no memory for
+ * a new segment. The daemon calls this every SKV_TRIM_SECONDS.
  */
 #define SKV_TRIM_SECONDS 5u
 void skv_core_trim(struct skv_core *);

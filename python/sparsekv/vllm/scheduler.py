@@ -303,7 +303,10 @@ class Scheduler:
         return Rows(entry.seq, start, n, ids, self._block_at(output, request.request_id, start), prompt, left, len(drafts))
 
     def _block_at(self, output: "SchedulerOutput", request_id: str, token: int) -> int | None:
-        """vLLM's block of a token. None under Model Runner V2, which needs none: the list has all of the request's blocks."""
+        """
+        Returns the number of vLLM's block that holds a token. Returns None under Model Runner V2: the worker does not
+        use it there, and vLLM would make a list of all blocks of the request.
+        """
         if self.v2:
             return None
         assert output.kv_connector_block_state is not None

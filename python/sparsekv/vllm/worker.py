@@ -157,7 +157,10 @@ class Worker:
             log.warning("sparsekv: sequence %s: %s", seq.name or number, e)
 
     def _drop_first(self, numbers: list[int]) -> bool:
-        """Drops the first of these sequences that is there."""
+        """
+        Drops the first of these sequences that the worker still has, and takes the numbers up to it off the list.
+        Returns False if it has none of them.
+        """
         while numbers:
             number = numbers.pop(0)
             if number in self.seqs:

@@ -466,7 +466,7 @@ def test_first_step_fails(crowded, monkeypatch: pytest.MonkeyPatch):
 
 
 def test_waiting_requests_give_way(crowded):
-    """The sequence of a request that waits is dropped before those of running ones. Its request computes all tokens."""
+    """A waiting request's sequence is dropped before those of running requests. The request then computes all its tokens."""
     engine, _ = crowded
     first = Request(0, [7] * 120, {"name": "talk"})
     engine.ask(first, 3)
