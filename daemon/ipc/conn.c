@@ -221,6 +221,8 @@ static void take(struct skv_conn *conn)
 		msg.msg_controllen = sizeof(control.space);
 	}
 	n = recvmsg(conn->fd, &msg, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+	if (n < 0 && errno == ECONNRESET)
+		return; /* the peer has hung up since the peek, and the message is still there: see serve() */
 	if (n < 0) {
 		skv_conn_close(conn, LOG_WARNING, strerror(errno));
 		return;

@@ -4,10 +4,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <unistd.h>
 #include "common/fd.h"
@@ -535,6 +537,49 @@ START_TEST(who_does_not_read_waits_alone)
 }
 END_TEST
 
+static unsigned sessions_left(struct raw *r)
+{
+	json_t *answer = raw_query(r, SKV_QUERY_SESSIONS);
+	unsigned n = (unsigned)json_array_size(json_object_get(answer, "sessions"));
+
+	json_decref(answer);
+	return n;
+}
+
+static _Atomic bool receiving_takes_long;
+
+/* The daemon runs in a thread of this program, so it calls this function in place of the C library's. */
+ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
+{
+	if (flags & MSG_DONTWAIT && receiving_takes_long)
+		fix_sleep_ms(200);
+	return syscall(SYS_recvmsg, fd, msg, flags);
+}
+
+/*
+ * A client that hangs up with unread replies resets the connection. Linux reports that to the daemon before it gives it
+ * the client's last message, even if the daemon has peeked at this message before.
+ */
+START_TEST(the_last_request_is_served_though_replies_are_unread)
+{
+	struct raw *r = raw_hello(fix.socket), *watcher = raw_hello(fix.socket);
+	struct skv_msg_session m = {.session = raw_open(r, "m", POLICY_WINDOW, NULL)};
+	const struct skv_msg_query q = {.what = SKV_QUERY_STATUS};
+
+	raw_send(r, SKV_MSG_QUERY, &q, sizeof(q), -1);
+	ck_assert_int_eq(poll(&(struct pollfd){.fd = r->fd, .events = POLLIN}, 1, 10000), 1);
+	receiving_takes_long = true;
+	raw_send(r, SKV_MSG_CLOSE, &m, sizeof(m), -1);
+	fix_sleep_ms(100); /* the daemon has peeked at it */
+	raw_hang_up(r);
+	receiving_takes_long = false;
+	for (double end = fix_now() + 10; sessions_left(watcher) && fix_now() < end;)
+		fix_sleep_ms(10);
+	ck_assert_uint_eq(sessions_left(watcher), 0);
+	raw_close(watcher);
+}
+END_TEST
+
 int main(void)
 {
 	Suite *s = begin_suite("test-server");
@@ -546,6 +591,6 @@ int main(void)
 	         memory_is_announced_before_its_pages, pages_go_and_come_back, memory_has_quotas,
 	         accounts_have_quotas, a_swap_reaches_the_session, a_policy_is_found, queries_answer_in_json,
 	         an_acknowledgement_names_a_segment, users_are_kept_apart, who_does_not_read_waits_alone,
-	         NULL);
+	         the_last_request_is_served_though_replies_are_unread, NULL);
 	return run_suite(s);
 }
