@@ -3,12 +3,13 @@
 """Plays one trace of requests against stock vLLM, with its prefix cache, and against vLLM with its KV cache in sparsekvd.
 
 usage: vllm-trace.py MODEL [--rate R]... [--policy SPEC]... [--requests N] [--longest N] [--pool-bytes N] [--seed N]
-                     [--load-format FORMAT] [--vocabulary N]
+                     [--load-format FORMAT] [--vocabulary N] [--parked-path FOLDER]
 
 Requests arrive as a Poisson process of R a second. Half of them open a dialogue, with a log-normal number of random tokens
 (median 8,192, from 1,024 to --longest); the others are the next turn of one: all tokens before, and 32 to 1,024 more.
 A turn is sent when it arrives and the answer before it is complete. Answers have 64 to 2,048 tokens (log-normal, median
-256). Both engines play the same trace. Ours names each dialogue's sequence, so that it outlives the request.
+256). Both engines play the same trace. Ours names each dialogue's sequence, so that it outlives the request. When the
+pool is full, such sequences are dropped, or with --parked-path parked in that folder.
 
 The table has, for each rate, tokens of answers a second, and the median and the 99th percentile of milliseconds to the
 first token (TTFT) and for each further one (TPOT). $SPARSEKV_TEST_DEVICE=cuda:0 measures vLLM's CUDA build;
@@ -101,6 +102,7 @@ def measure_engine(a, ours):
     args = ["--max-model-len", str(a.longest + 16), "--max-num-batched-tokens", "8192", "--max-num-seqs", "64", "--load-format", a.load_format]
     args += [] if ours is not None else ["--kv-cache-memory-bytes", str(a.pool_bytes)]
     pools = [1 << 30, f"--cuda-pool-bytes={a.pool_bytes}"] if ON_CUDA else [a.pool_bytes]
+    pools += [f"--parked-path={a.parked_path}"] if a.parked_path else []
     found = {}
     with tempfile.TemporaryDirectory(prefix="vllm-trace-") as folder, sparsekv.private(*pools) as client:
         with Server(Path(a.model), Path(folder, "server.log"), *args, ours=ours, daemon=client.socket) as server:
@@ -128,6 +130,7 @@ def main():
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--load-format", default="auto")
     p.add_argument("--vocabulary", type=int, default=32000)
+    p.add_argument("--parked-path")
     a = p.parse_args()
     a.rate, a.policy = a.rate or [1.0, 2.0, 4.0], a.policy or ["full", "sketch"]
     found = {**measure_engine(a, None), **measure_engine(a, {"policy": a.policy[0]})}

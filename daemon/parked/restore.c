@@ -89,6 +89,7 @@ static void resume_failed(struct resume *x, int error, const char *why)
 	const struct skv_disk_job *m = &x->job.m;
 	struct skv_parking *k = x->parking;
 	struct skv_server *s = k->server;
+	const bool no_room = error == -ENOSPC || error == -EDQUOT; /* in memory: nothing is wrong with the file */
 	struct skv_model model;
 	char text[SKV_TEXT_MAX];
 	int r = skv_core_restore_drop(s->core, x->memory.seq);
@@ -115,9 +116,9 @@ static void resume_failed(struct resume *x, int error, const char *why)
 	} else {
 		snprintf(text, sizeof(text), "sequence '%s' is parked, but cannot be read: %s", m->name, why);
 	}
-	if (error != -ECANCELED)
+	if (error != -ECANCELED && !no_room)
 		skv_log_peer(LOG_WARNING, "uid %u, model %s: %s", m->uid, m->model.name, text);
-	if (error != -ECANCELED && error != -EBUSY)
+	if (error != -ECANCELED && error != -EBUSY && !no_room)
 		skv_count(s->counts, (uid_t)m->uid, SKV_COUNT_PARKING_FAILED, 1);
 	k->ops->restored(s, m->uid, &model, m->name, error, text);
 	skv_job_end(&x->job, error, text, 0);

@@ -301,6 +301,16 @@ void stock_return(struct skv_session *s)
 	put(s, s->stock.n);
 }
 
+bool stock_return_spare(struct skv_session *s)
+{
+	const uint64_t aside = stock_set_aside(s);
+	const uint32_t before = s->stock.n;
+
+	if (before > aside)
+		put(s, before - (uint32_t)aside);
+	return s->stock.n < before;
+}
+
 void stock_release(struct skv_seq *q, bool flush)
 {
 	struct skv_session *s = q->session;

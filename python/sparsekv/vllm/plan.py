@@ -31,11 +31,13 @@ class Found:
     n_tokens: tokens that are kept
     exact: nothing was truncated
     busy: another client has attached the sequence
+    short: the sequence is parked, and the pool has no pages for it
     """
 
     n_tokens: int = 0
     exact: bool = False
     busy: bool = False
+    short: bool = False
 
 
 @dataclass
@@ -81,7 +83,7 @@ class Plan(KVConnectorMetadata):
     look, open: sequences to be attached or created
     rows: by request id
     retained: sequences without a request; the first is dropped first
-    attached: sequences of requests that are not admitted yet; the first, of the newest request, is dropped first
+    attached: sequences of requests that are not admitted yet; the first, of the newest request, gives way first
     """
 
     accepted: dict[int, list[int]] = field(default_factory=dict)
@@ -105,7 +107,7 @@ class Report(KVConnectorWorkerMetadata):
     The worker's reply.
 
     found: results of each Look, by sequence number
-    lost: sequences that were dropped for lack of pages or could not be opened; none of their rows in the step were
+    lost: sequences that gave way for lack of pages or could not be opened; none of their rows in the step were
         computed
     remarks: how a sequence differs from what was requested, by number
     keeps_all: Seq.keeps_all of the step's sequences, by number

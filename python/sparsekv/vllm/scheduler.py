@@ -31,7 +31,7 @@ BUSY_SECONDS = 10.0  # the daemon needs a moment to reclaim the sequences of an 
 RETRY_SECONDS = 1.0
 # time after which a waiting request fails if no other runs: other clients may release pages until then
 SHORT_SECONDS = 10.0
-LOOK_AHEAD = 8  # maximum number of waiting requests whose named sequences are attached; these hold pages
+LOOK_AHEAD = 2  # maximum number of waiting requests whose named sequences are attached; these hold pages
 
 
 @dataclass
@@ -153,16 +153,19 @@ class Scheduler:
         entry.short_since = entry.short_since or now
         self.waiting[entry.request.request_id] = now + RETRY_SECONDS
 
+    def _is_short_for_long(self, entry: Entry) -> bool:
+        """Whether the request has waited for pages for long, and no other request runs that could free some."""
+        waited = entry.short_since is not None and time.monotonic() - entry.short_since >= SHORT_SECONDS
+        return waited and not any(e.admitted and e.seq is not None for e in self.entries.values())
+
     def _hopeless(self, lost: list[Entry]) -> list[Entry]:
         """
         Returns the first of the requests without pages, if it has waited for long and no other request runs that
         could free pages.
         """
-        if not lost or any(e.admitted and e.seq is not None for e in self.entries.values()):
+        if not lost or not self._is_short_for_long(lost[0]):
             return []
         entry = lost[0]
-        if entry.short_since is None or time.monotonic() - entry.short_since < SHORT_SECONDS:
-            return []
         entry.remark = (
             f"the pool had no pages for {entry.request.num_tokens} tokens in {SHORT_SECONDS:.0f} s, although no other request ran: other clients hold them "
             f"(sparsekvctl status), or the policy {self._policy(entry)} needs more than there are"
@@ -193,17 +196,25 @@ class Scheduler:
 
     def _found(self, entry: Entry, found: Found) -> None:
         entry.looking = False
-        if not found.busy:
+        if not found.busy and not found.short:
             entry.found = found
             return
         entry.seq = None
         self.attached.pop(entry.request.request_id, None)
+        if found.short:
+            self._short(entry)
+            if self._is_short_for_long(entry):
+                self._run_without_name(entry, f"the pool had no pages for the sequence {entry.name}, which is parked, although no other request ran")
+            return
         entry.busy_since = entry.busy_since or time.monotonic()
         if time.monotonic() - entry.busy_since > BUSY_SECONDS:
-            entry.remark = f"another client holds the sequence {entry.name}: the request ran without a name"
-            log.warning("sparsekv: request %s: %s", entry.request.request_id, entry.remark)
-            self._release_name(entry)
-            entry.name = None
+            self._run_without_name(entry, f"another client holds the sequence {entry.name}")
+
+    def _run_without_name(self, entry: Entry, why: str) -> None:
+        entry.remark = f"{why}: the request ran without a name"
+        log.warning("sparsekv: request %s: %s", entry.request.request_id, entry.remark)
+        self._release_name(entry)
+        entry.name = None
 
     def _release_name(self, entry: Entry) -> None:
         if entry.name is not None and self.names.get(entry.name) == entry.request.request_id:

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("vllm.sparsekv")
 
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT)  # of an attach: the sequence is parked, and there are no pages to read it back
+
 
 def device_of(vllm_config: "VllmConfig") -> str:
     kind = vllm_config.device_config.device_type
@@ -119,7 +121,7 @@ class Worker:
         if plan.look or not plan.rows:
             self._release()
         for look in plan.look:
-            self._look(look)
+            self._look(look, plan)
         for new in plan.open:
             self._open(new)
         self.plan, self.begun = plan, False
@@ -156,41 +158,70 @@ class Worker:
         except sparsekv.Error as e:
             log.warning("sparsekv: sequence %s: %s", seq.name or number, e)
 
-    def _drop_first(self, numbers: list[int]) -> bool:
+    def _give_way(self, number: int) -> None:
         """
-        Drops the first of these sequences that the worker still has, and takes the numbers up to it off the list.
-        Returns False if it has none of them.
+        Frees the pages of a request's sequence; the request waits then. A named sequence is detached: the daemon parks
+        it when the next step needs its pages, or else _drop_left() drops it.
+        """
+        seq = self.seqs.get(number)
+        self._close(number, keep=seq is not None and seq.name is not None and len(seq) > 0)
+        self.made.lost.append(number)
+
+    def _first_gives_way(self, numbers: list[int]) -> bool:
+        """
+        The first of these sequences that the worker still has gives way, and the numbers up to it are taken off the
+        list. Returns False if it has none of them.
         """
         while numbers:
             number = numbers.pop(0)
             if number in self.seqs:
-                self._close(number, keep=False)
-                self.made.lost.append(number)
+                self._give_way(number)
                 return True
         return False
 
     def _drop_left(self) -> bool:
         """
-        Drops the named sequence that this engine detached longest ago. The daemon itself reclaims such sequences only
-        if another user needs pages, but vLLM counts their pages as free.
+        Drops the named sequence that this engine detached longest ago. A daemon that parks sequences has parked those
+        that no client holds before a step is out of pages. Another one reclaims them only if another user needs pages,
+        but vLLM counts their pages as free.
         """
         while self.left:
             name = self.left.popitem(last=False)[0]
+            before = self.session.room().pages
             try:
-                self.session.attach(name).drop()
-            except sparsekv.Error:  # it is gone, or another client has attached it
-                continue
+                seq = self.session.attach(name)
+            except sparsekv.Error as e:
+                if e.errno in NO_ROOM:  # it is parked, and so are the others
+                    self.left.clear()
+                continue  # it is gone, or another client has attached it
+            if self.session.room().pages < before:  # it was parked
+                self.left.clear()
+                seq.detach()
+                return False
+            seq.drop()
             log.warning("sparsekv: out of pages: the sequence %s, which no request runs, is dropped", name)
             return True
         return False
 
-    def _look(self, look: Look) -> None:
+    def _attach(self, name: str, plan: Plan) -> Seq:
+        """Attaches the sequence. If it is parked and there is no room for it, sequences without a request give way."""
+        while True:
+            try:
+                return self.session.attach(name)
+            except sparsekv.Error as e:
+                if e.errno not in NO_ROOM or not self._first_gives_way(plan.retained):
+                    raise
+
+    def _look(self, look: Look, plan: Plan) -> None:
         self.left.pop(look.name, None)
         try:
-            seq = self.session.attach(look.name)
+            seq = self._attach(look.name, plan)
         except sparsekv.Error as e:
             if e.errno == errno.EBUSY:
                 self.made.found[look.seq] = Found(busy=True)
+                return
+            if e.errno in NO_ROOM:
+                self.made.found[look.seq] = Found(short=True)
                 return
             if e.errno != errno.ENOENT:
                 self._remark(look.seq, f"the sequence {look.name} could not be attached ({e.strerror}): it was made anew")
@@ -324,13 +355,13 @@ class Worker:
             return True
         what = "is not there" if seq is None else f"has {len(seq)} tokens, expected {rows.start}"
         log.warning("sparsekv: sequence %d %s", rows.seq, what)
+        self._close(rows.seq, keep=False)
         self._lose(rows.seq)
         return False
 
     def _lose(self, number: int) -> None:
-        """Drops the sequence of a request, which is then preempted."""
-        self._close(number, keep=False)
-        self.made.lost.append(number)
+        """The sequence of a running request gives way; the request is preempted."""
+        self._give_way(number)
         self.stats.add("lost_sequences", 1)
 
     def _reserve(self, live: list[Rows]) -> bool:
@@ -345,11 +376,11 @@ class Worker:
 
     def _give_up_some(self, plan: Plan, live: list[Rows]) -> list[Rows]:
         """
-        Frees pages. First drops sequences without a request, then those of requests that are not admitted yet, then
-        those of the newest requests in the step. If the step has only one request left, other requests' sequences are
-        dropped first.
+        Frees pages. First sequences without a request give way, then those of requests that are not admitted yet, then
+        those of the newest requests in the step. If the step has only one request left, other requests' sequences give
+        way first.
         """
-        if self._release() or self._drop_first(plan.retained) or self._drop_left() or self._drop_first(plan.attached):
+        if self._release() or self._first_gives_way(plan.retained) or self._drop_left() or self._first_gives_way(plan.attached):
             return live
         others = self.seqs.keys() - {rows.seq for rows in plan.rows.values()}
         if len(live) == 1 and others:

@@ -13,6 +13,7 @@ import os
 import pickle
 import random
 import time
+from pathlib import Path
 from types import SimpleNamespace as Some
 from typing import Any
 
@@ -391,10 +392,10 @@ def at_once(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(scheduler_module, "RETRY_SECONDS", 0.0)
 
 
-def small_pool():
+def small_pool(*args: str):
     """A daemon with a pool of 4 MiB."""
     device = () if DEVICE == "cpu" else ("--cuda-pool-bytes=4M", "--cuda-segment-bytes=2M")
-    return sparsekv.private(4 << 20, "--segment-bytes=1M", *device)
+    return sparsekv.private(4 << 20, "--segment-bytes=1M", *device, *args)
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -421,16 +422,30 @@ def finish(engine: Engine, *requests: Request) -> None:
         engine.step(False)
 
 
-@pytest.fixture
-def crowded(at_once):
+@contextlib.contextmanager
+def crowded_engine(*args: str):
     """An engine whose pool has room for 40 pages, because a neighbour has the rest; and the neighbour's session."""
-    with small_pool() as client:
+    with small_pool(*args) as client:
         engine = Engine(client, client.socket, random.Random(SEED), v2=False)
         with client.open(engine.shape()) as neighbour:
             held = hold(neighbour, engine.worker.session, 40)
             yield engine, neighbour
             del held
         engine.worker.close()
+
+
+@pytest.fixture
+def crowded(at_once):
+    with crowded_engine() as found:
+        yield found
+
+
+@pytest.fixture
+def parking(at_once, tmp_path: Path):
+    """The same, with a daemon that parks sequences."""
+    tmp_path.chmod(0o700)
+    with crowded_engine(f"--parked-path={tmp_path}") as (engine, _):
+        yield engine
 
 
 def test_first_step_waits(crowded):
@@ -483,6 +498,49 @@ def test_waiting_requests_give_way(crowded):
     engine.waiting.append(again)
     finish(engine, again)
     assert not engine.failed
+
+
+def test_named_sequences_are_parked(parking):
+    """A sequence that no request runs is parked for others, and found again with all its tokens."""
+    engine = parking
+    first, other = Request(0, [7] * 120, {"name": "talk"}), Request(1, [9] * 120, None)
+    engine.ask(first, 3)
+    finish(engine, first)
+    engine.ask(other, 3)
+    finish(engine, other)
+    again = Request(2, [*first.all_token_ids, 8], {"name": "talk"})
+    engine.ask(again, 3)
+    finish(engine, again)
+    assert engine.counts["found"] == len(first.all_token_ids) - 1
+    assert engine.counts["lost"] == 0 and not engine.failed
+
+
+def test_what_gives_way_is_parked(parking):
+    """Named requests that outgrow the pool take turns, and find again what they had."""
+    engine = parking
+    requests = [Request(i, [7 + i] * 40, {"name": f"talk-{i}"}) for i in range(3)]
+    for request in requests:
+        engine.ask(request, 60)
+    finish(engine, *requests)
+    assert engine.counts["lost"] > 0 and engine.counts["found"] > 0 and not engine.failed
+
+
+def test_parked_and_no_room(parking, monkeypatch: pytest.MonkeyPatch):
+    """A request whose parked sequence does not fit waits while another runs, and is not answered from a new sequence."""
+    engine = parking
+    first, other = Request(0, [7] * 120, {"name": "talk"}), Request(1, [9] * 80, None)
+    engine.ask(first, 3)
+    finish(engine, first)
+    engine.ask(other, 40)
+    while other.left > 30:
+        engine.step(False)
+    again = Request(2, [*first.all_token_ids, 8], {"name": "talk"})
+    engine.ask(again, 3)
+    while other.left > 1:
+        engine.step(False)
+    assert again in engine.waiting and again.left == 3
+    finish(engine, other, again)
+    assert engine.counts["found"] == len(first.all_token_ids) - 1 and engine.counts["lost"] == 0
 
 
 def test_few_sequences_are_attached_ahead(client):
