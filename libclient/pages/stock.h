@@ -23,7 +23,7 @@ void stock_put_aside(struct skv_seq *q, uint64_t n);
 uint64_t stock_set_aside(const struct skv_session *s);
 /* At the end of a session: give all pages of the stock back, if the daemon can be reached. */
 void stock_return(struct skv_session *s);
-/* Give all pages of the stock back, except those set aside for prompts. Returns whether the daemon was given any. */
+/* Give the stock's pages back to the daemon, except those set aside for prompts. Returns whether there were any. */
 bool stock_return_spare(struct skv_session *s);
 /* Post LEASE_PUT or SEQ_RELEASE of these pages, in several messages if needed. Sorts ids; returns the number posted. */
 uint32_t stock_post(struct skv_session *s, uint16_t type, uint32_t seq, uint32_t *ids, uint32_t n);

@@ -210,7 +210,7 @@ int skv_seq_attach(struct skv_session *s, const char *name, struct skv_seq **ret
 	if (e < 0)
 		return e;
 	e = new_locked(s, &m, SKV_MSG_SEQ_ATTACH, ret_seq);
-	/* a parked sequence may lack just the pages that the session has in stock */
+	/* the pages that a parked sequence needs may be in the session's stock: give them back, and try again */
 	if ((e == -ENOSPC || e == -EDQUOT) && stock_return_spare(s))
 		e = new_locked(s, &m, SKV_MSG_SEQ_ATTACH, ret_seq);
 	pthread_mutex_unlock(&s->lock);

@@ -154,7 +154,7 @@ class Scheduler:
         self.waiting[entry.request.request_id] = now + RETRY_SECONDS
 
     def _is_short_for_long(self, entry: Entry) -> bool:
-        """Whether the request has waited for pages for long, and no other request runs that could free some."""
+        """Whether the request has waited SHORT_SECONDS for pages, and no request runs that could free some."""
         waited = entry.short_since is not None and time.monotonic() - entry.short_since >= SHORT_SECONDS
         return waited and not any(e.admitted and e.seq is not None for e in self.entries.values())
 

@@ -160,8 +160,8 @@ class Worker:
 
     def _give_way(self, number: int) -> None:
         """
-        Frees the pages of a request's sequence; the request waits then. A named sequence is detached: the daemon parks
-        it when the next step needs its pages, or else _drop_left() drops it.
+        Frees the pages of a sequence. If a request has it, the request waits. An anonymous sequence is dropped. A named
+        one is detached: when a step needs its pages, the daemon parks it, or else _drop_left() drops it.
         """
         seq = self.seqs.get(number)
         self._close(number, keep=seq is not None and seq.name is not None and len(seq) > 0)
@@ -169,8 +169,8 @@ class Worker:
 
     def _first_gives_way(self, numbers: list[int]) -> bool:
         """
-        The first of these sequences that the worker still has gives way, and the numbers up to it are taken off the
-        list. Returns False if it has none of them.
+        Lets one sequence give way: the first in the list that the worker still has. Removes the list's numbers up to
+        it. Returns False if the worker has none of them.
         """
         while numbers:
             number = numbers.pop(0)
@@ -181,9 +181,9 @@ class Worker:
 
     def _drop_left(self) -> bool:
         """
-        Drops the named sequence that this engine detached longest ago. A daemon that parks sequences has parked those
-        that no client holds before a step is out of pages. Another one reclaims them only if another user needs pages,
-        but vLLM counts their pages as free.
+        Drops the named sequence that this engine detached longest ago, since vLLM counts its pages as free. Without
+        parked-path, the daemon itself reclaims such sequences only if another user needs pages. With it, they are
+        parked before a step runs out of pages; then nothing is dropped.
         """
         while self.left:
             name = self.left.popitem(last=False)[0]
@@ -204,7 +204,7 @@ class Worker:
         return False
 
     def _attach(self, name: str, plan: Plan) -> Seq:
-        """Attaches the sequence. If it is parked and there is no room for it, sequences without a request give way."""
+        """Attaches the sequence. If there is no room to read it back, sequences without a request give way to it."""
         while True:
             try:
                 return self.session.attach(name)

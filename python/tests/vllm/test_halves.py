@@ -501,7 +501,7 @@ def test_waiting_requests_give_way(crowded):
 
 
 def test_named_sequences_are_parked(parking):
-    """A sequence that no request runs is parked for others, and found again with all its tokens."""
+    """Another request needs the pages of a named sequence, which is parked. The next request of this name finds all its tokens."""
     engine = parking
     first, other = Request(0, [7] * 120, {"name": "talk"}), Request(1, [9] * 120, None)
     engine.ask(first, 3)
@@ -516,7 +516,7 @@ def test_named_sequences_are_parked(parking):
 
 
 def test_what_gives_way_is_parked(parking):
-    """Named requests that outgrow the pool take turns, and find again what they had."""
+    """Named requests do not fit into the pool together. A preempted one later finds the tokens that it had computed."""
     engine = parking
     requests = [Request(i, [7 + i] * 40, {"name": f"talk-{i}"}) for i in range(3)]
     for request in requests:
@@ -526,7 +526,7 @@ def test_what_gives_way_is_parked(parking):
 
 
 def test_parked_and_no_room(parking, monkeypatch: pytest.MonkeyPatch):
-    """A request whose parked sequence does not fit waits while another runs, and is not answered from a new sequence."""
+    """A request waits while there is no room to read its parked sequence back. It then finds all tokens of the sequence."""
     engine = parking
     first, other = Request(0, [7] * 120, {"name": "talk"}), Request(1, [9] * 80, None)
     engine.ask(first, 3)

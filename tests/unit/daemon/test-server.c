@@ -557,8 +557,8 @@ ssize_t recvmsg(int fd, struct msghdr *msg, int flags)
 }
 
 /*
- * A client that hangs up with unread replies resets the connection. Linux reports that to the daemon before it gives it
- * the client's last message, even if the daemon has peeked at this message before.
+ * A client that hangs up with unread replies resets the connection. The daemon's next receive then fails with
+ * ECONNRESET, even if it has peeked at the client's last message before. The receive after that returns the message.
  */
 START_TEST(the_last_request_is_served_though_replies_are_unread)
 {
