@@ -177,10 +177,11 @@ static void check_levels(struct raw *r)
 {
 	static struct level of_daemon, of_engine[SOAK_LASTING];
 	const long fds = (long)fix_settled_fds(manager_daemon());
+	const long workers = (long)fix_signal_children(manager_daemon(), NULL, 0); /* of each a pidfd and a socket */
 	char who[32];
 
-	compare(&of_daemon, fds - (long)sum(json_object_get(status, "accounts"), "fds"), anonymous_kib(manager_daemon()),
-	        "the daemon");
+	compare(&of_daemon, fds - 2 * workers - (long)sum(json_object_get(status, "accounts"), "fds"),
+	        anonymous_kib(manager_daemon()), "the daemon");
 	for (uint32_t i = 0; i < SOAK_LASTING; i++) {
 		uint32_t client;
 

@@ -126,6 +126,30 @@ unsigned fix_settled_fds(pid_t pid)
 	return n;
 }
 
+unsigned fix_signal_children(pid_t pid, const char *name, int signal)
+{
+	char path[64], comm[32];
+	unsigned n = 0;
+	FILE *children, *c;
+	int child;
+
+	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pid, (int)pid);
+	children = fopen(path, "re");
+	ck_assert_ptr_nonnull(children);
+	while (fscanf(children, "%d", &child) == 1) {
+		snprintf(path, sizeof(path), "/proc/%d/comm", child);
+		c = fopen(path, "re");
+		if (c && fgets(comm, sizeof(comm), c)) {
+			comm[strcspn(comm, "\n")] = 0;
+			n += (!name || !strcmp(comm, name)) && kill(child, signal) == 0;
+		}
+		if (c)
+			fclose(c);
+	}
+	fclose(children);
+	return n;
+}
+
 void fix_expect_fds(pid_t pid, unsigned expected)
 {
 	for (double end = fix_now() + 20; fix_count_fds(pid) != expected && fix_now() < end;)

@@ -56,6 +56,11 @@ uint64_t fix_held_bytes(pid_t pid);
  * just hung up.
  */
 unsigned fix_settled_fds(pid_t pid);
+/*
+ * Sends a signal to the children of a process that have this name (NULL: to all), and returns their number. Signal 0
+ * only counts them.
+ */
+unsigned fix_signal_children(pid_t pid, const char *name, int signal);
 /* Waits until the process has `expected` open descriptors again, 20 s at most. */
 void fix_expect_fds(pid_t pid, unsigned expected);
 /* Paths in the build directory. */

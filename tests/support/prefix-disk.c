@@ -187,24 +187,8 @@ void pd_leave(const char *name, uint32_t n_tokens)
 	OK(skv_seq_detach(seq));
 }
 
-int pd_signal_workers(int signal)
+unsigned pd_signal_workers(int signal)
 {
-	char path[64], comm[32];
-	int pid, n = 0;
-	FILE *p, *c;
-
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)pd.f.pid, (int)pd.f.pid);
-	p = fopen(path, "re");
-	ck_assert_ptr_nonnull(p);
-	while (fscanf(p, "%d", &pid) == 1) {
-		snprintf(path, sizeof(path), "/proc/%d/comm", pid);
-		c = fopen(path, "re");
-		if (c && fgets(comm, sizeof(comm), c) && !strcmp(comm, "sparsekvd-disk\n"))
-			n += kill(pid, signal) == 0;
-		if (c)
-			fclose(c);
-	}
-	fclose(p);
-	return n;
+	return fix_signal_children(pd.f.pid, "sparsekvd-disk", signal);
 }
 

@@ -40,7 +40,7 @@ unsigned pd_files(const char *end, char *ret, size_t size);
 unsigned pd_prefix_files(void);
 void pd_wait_files(unsigned n); /* number of prefix files */
 /* Sends a signal to all disk workers of the daemon; returns how many got it. */
-int pd_signal_workers(int signal);
+unsigned pd_signal_workers(int signal);
 
 /* Reads the first n tokens of this seed's prompt without a sealed prefix, and seals them. */
 void pd_seal(uint64_t seed, uint32_t n);

@@ -204,23 +204,7 @@ END_TEST
 
 static void kill_workers(void)
 {
-	char path[64], comm[32];
-	int pid, n = 0;
-	FILE *children, *c;
-
-	snprintf(path, sizeof(path), "/proc/%d/task/%d/children", (int)f.pid, (int)f.pid);
-	children = fopen(path, "re");
-	ck_assert_ptr_nonnull(children);
-	while (fscanf(children, "%d", &pid) == 1) {
-		snprintf(path, sizeof(path), "/proc/%d/comm", pid);
-		c = fopen(path, "re");
-		if (c && fgets(comm, sizeof(comm), c) && !strcmp(comm, "sparsekvd-disk\n"))
-			n += kill(pid, SIGKILL) == 0;
-		if (c)
-			fclose(c);
-	}
-	fclose(children);
-	ck_assert_int_gt(n, 0);
+	ck_assert_uint_gt(fix_signal_children(f.pid, "sparsekvd-disk", SIGKILL), 0);
 }
 
 /* What becomes of the user's folder before an import fails. */

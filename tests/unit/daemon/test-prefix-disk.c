@@ -195,7 +195,7 @@ START_TEST(bounded)
 	pd_squeeze();
 	ck_assert_uint_eq(pd_attend(2), PREFIX_SEALED); /* now there is a worker */
 	pd_seal(1, 256);
-	ck_assert_int_gt(pd_signal_workers(SIGSTOP), 0);
+	ck_assert_uint_gt(pd_signal_workers(SIGSTOP), 0);
 	prefix_prompt(ids, 1);
 	begun = fix_now();
 	ck_assert_uint_eq(prefix_begin(&pd.w, ids, PREFIX_PROMPT, &seq), 256);
@@ -263,7 +263,7 @@ START_TEST(no_memory)
 	pd_squeeze();
 	if (_i) {
 		pd_seal(2, PREFIX_SEALED);
-		ck_assert_int_gt(pd_signal_workers(SIGSTOP), 0); /* so it cannot make room */
+		ck_assert_uint_gt(pd_signal_workers(SIGSTOP), 0); /* so it cannot make room */
 	}
 	mine = pd.w.session;
 	OK(skv_connect(&other, pd.f.socket));
