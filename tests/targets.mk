@@ -144,15 +144,16 @@ MUTATION_PATCHES = \
 	tests/mutations/worker-jobs-in-order.patch tests/mutations/worker-not-awaited.patch
 
 # Attacks at full size; `make check` runs small ones. Needs root and an idle machine.
+HOSTILE_SECONDS = 600
 check-hostile: all
 	$(MAKE) $(AM_MAKEFLAGS) tests/unit/daemon/test-hostile tests/unit/daemon/test-hostile-fds tests/unit/daemon/test-neighbours \
 		tests/unit/daemon/test-turns tests/unit/client/test-client-fence
 	TURNS=full tests/unit/daemon/test-turns
 	HOSTILE_FDS=1000 tests/unit/daemon/test-hostile-fds
-	HOSTILE_SECONDS=600 tests/unit/daemon/test-hostile
-	HOSTILE_SECONDS=600 tests/unit/daemon/test-neighbours
-	HOSTILE_SECONDS=60 HOSTILE_MEMORY=128 tests/unit/daemon/test-hostile
-	HOSTILE_SECONDS=60 HOSTILE_MEMORY=512 tests/unit/daemon/test-hostile
+	HOSTILE_SECONDS=$(HOSTILE_SECONDS) tests/unit/daemon/test-hostile
+	HOSTILE_SECONDS=$(HOSTILE_SECONDS) tests/unit/daemon/test-neighbours
+	HOSTILE_SECONDS=$$(($(HOSTILE_SECONDS) / 10)) HOSTILE_MEMORY=128 tests/unit/daemon/test-hostile
+	HOSTILE_SECONDS=$$(($(HOSTILE_SECONDS) / 10)) HOSTILE_MEMORY=512 tests/unit/daemon/test-hostile
 	FENCE_ROUNDS=10000 OMP_WAIT_POLICY=passive tests/unit/client/test-client-fence
 
 # Ranks, and prefixes between hosts, at full size; as root in network namespaces.
