@@ -21,6 +21,12 @@ static inline bool slowed(void)
 	return SANITIZED || rnd_hurried();
 }
 
+/* Returns the most seconds that something may take: on a machine that is only a little busy, as many as given. */
+static inline double patience(double seconds)
+{
+	return (slowed() ? 10 : 1) * seconds;
+}
+
 /* Makes a program's suite, and seeds the random numbers (random.h). */
 static inline Suite *begin_suite(const char *program)
 {

@@ -86,7 +86,7 @@ static int decode(void)
 	do {                                                                                                \
 		double begin_ = fix_now();                                                                  \
 		FAILS(call, ETIMEDOUT, "");                                                                 \
-		ck_assert_double_lt(fix_now() - begin_, TIMEOUT_MS / 1000.0 + 1.0);                         \
+		ck_assert_double_lt(fix_now() - begin_, TIMEOUT_MS / 1000.0 + patience(1));                         \
 	} while (0)
 
 /* ---- stopped --------------------------------------------------------------------------------- */
@@ -158,7 +158,7 @@ START_TEST(swap_later)
 		ck_assert_int_eq(decode(), 0);
 		RUNS_SPEC(skv_policy_spec(w.session), "full");
 	}
-	ck_assert_double_lt(fix_now() - begin, 1.5);
+	ck_assert_double_lt(fix_now() - begin, patience(1.5));
 	resume();
 	for (int i = 0; i < 500 && w.next_spec[0]; i++) {
 		fix_sleep_ms(2);
@@ -306,7 +306,7 @@ START_TEST(close_times_out)
 		;
 	begin = fix_now();
 	skv_close(w.session);
-	ck_assert_double_lt(fix_now() - begin, 2 * TIMEOUT_MS / 1000.0 + 1.0);
+	ck_assert_double_lt(fix_now() - begin, 2 * TIMEOUT_MS / 1000.0 + patience(1));
 	resume();
 	w.session = second;
 	refmodel_seq_deinit(&q);
@@ -326,7 +326,7 @@ START_TEST(disconnect_times_out)
 	halt();
 	begin = fix_now();
 	skv_disconnect(client);
-	ck_assert_double_lt(fix_now() - begin, TIMEOUT_MS / 1000.0 + 1.0);
+	ck_assert_double_lt(fix_now() - begin, TIMEOUT_MS / 1000.0 + patience(1));
 	FAILS(skv_connect(&client, "/nonexistent"), ENOENT, "");
 	client = NULL;
 	kill(daemon_.pid, SIGCONT);

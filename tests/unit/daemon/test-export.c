@@ -105,7 +105,7 @@ static void others_travel(uint32_t to)
 	ck_assert_int_eq(import(raw, to, file_copy()), 0);
 	free(copy);
 	/* shorter than disk-timeout, 2 s, unless the disk itself is slow now */
-	ck_assert_double_lt(fix_now() - begin, 1.5 + 3 * alone);
+	ck_assert_double_lt(fix_now() - begin, patience(1.5) + 3 * alone);
 }
 
 /* ---- the daemon ------------------------------------------------------------------------------ */
@@ -335,7 +335,7 @@ START_TEST(a_slow_writer_is_given_up)
 	ck_assert_int_ne(raw_recv_answer(waits, 20000), SKV_MSG_SEQ_IMPORT | SKV_REPLY);
 	ck_assert_msg(strstr(raw_error_text(waits), drips ? "expected 1048576 a second" : "nothing was received"), "%s",
 	              raw_error_text(waits));
-	ck_assert_double_lt(fix_now() - begin, 8);
+	ck_assert_double_lt(fix_now() - begin, patience(8));
 	close(ends[1]);
 	raw_close(waits);
 }

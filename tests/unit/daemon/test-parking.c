@@ -360,7 +360,7 @@ START_TEST(taken_meanwhile)
 	fix_sleep_ms(50);
 	begun = fix_now();
 	chat_talk(&chats[0], 2);
-	ck_assert(fix_now() - begun < 2);
+	ck_assert(fix_now() - begun < patience(2));
 	ck_assert_int_eq(kill(worker, SIGCONT), 0);
 	ck_assert_int_eq(raw_recv_answer(r, 20000), SKV_MSG_ERROR);
 	ck_assert_msg(strstr(raw_error_text(r), "meanwhile") != NULL, "%s", raw_error_text(r));

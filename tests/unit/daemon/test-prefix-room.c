@@ -204,7 +204,7 @@ START_TEST(mute)
 	begin = fix_now();
 	pd_squeeze();
 	/* it takes a second to find out that a prefix is in the way */
-	ck_assert_double_lt(fix_now() - begin, MUTE - 1.5);
+	ck_assert_double_lt(fix_now() - begin, patience(MUTE - 1.5));
 	ck_assert_uint_eq(pd_prefix_files(), MUTE);
 	close(fd);
 	unlink(store_path);

@@ -289,8 +289,7 @@ START_TEST(a_stop_ends_the_probe)
 	fix_sleep_ms(100);
 	begin = fix_now();
 	fix_stop(&fix);
-	ck_assert_double_lt(fix_now() - begin,
-	                    getenv("SKV_VALGRIND") ? 10 : 0.8); /* sooner than the probe's timeout of a second */
+	ck_assert_double_lt(fix_now() - begin, patience(0.8)); /* sooner than the probe's timeout of a second */
 	raw_close(r);
 	fix_start_process(&fix, NULL);
 }

@@ -23,7 +23,7 @@
 #include "tests/support/suite.h"
 
 /* valgrind makes everything slow; the limit is for the daemon as built. */
-#define RECLAIM_SECONDS (getenv("SKV_VALGRIND") ? 5.0 : 0.1)
+#define RECLAIM_SECONDS patience(0.1)
 
 static struct fix fix;
 
