@@ -8,6 +8,7 @@ attend densely read nothing more), bench/policies.txt says what a step reads:
     bounds:N     page bounds, in layers that are not dense (the first N are, if the spec does not say): two keys for the
                  16 keys and values of a page
     sketches     sketches, in layers that are not dense: their bits, and a scale of 16 bits a token and kv head
+    graded       the same, and values of 2 bits with two numbers of 16 bits for 32 elements
     keys         all keys, in layers that attend to their own selection, of which the first is dense
 
 If each q head of a group selects for itself, the share is that of one head: all heads of the group together read
@@ -52,6 +53,8 @@ def share(spec, attended, model):
         return attended + sparse * 2 / 32
     if kind == "sketches":
         return attended + sparse * (int(options.get("bits", 2)) * dim / 8 + 2) / (4 * dim)
+    if kind == "graded":
+        return attended + sparse * (2 * dim / 4 + 2 + dim / 8) / (4 * dim)
     if kind == "keys":
         selected = (attended * layers - 1) / (layers - 1)  # share attended to in a layer that is not dense
         return attended + (selecting(options) - 1) / layers * (1 - selected) / 2

@@ -295,6 +295,16 @@ static const char *check_sketches(const struct skv_plan *p, const struct skv_mod
 	return p->evict.granularity || p->compress.kind ? "sketches in a layer that evicts or compresses tokens" : NULL;
 }
 
+/* Checks value_bits: the layer must select by its own sketches, with a list that a kv head's q heads share. */
+static const char *check_values(const struct skv_plan *p, uint32_t layer)
+{
+	if (p->value_bits != 2)
+		return "value_bits, expected 0 or 2";
+	if (!skv_plan_chooses_by_sketches(p, layer) || p->sharing == SKV_SHARE_Q_HEAD)
+		return "value_bits in a layer that does not select tokens by its own sketches, for all heads or each kv head";
+	return NULL;
+}
+
 /* Checks the scores that a layer's plan requests. `itself`: the layer attends to tokens that it selects itself. */
 static const char *check_scores(const struct skv_plan *p, const struct skv_model *m, bool itself)
 {
@@ -331,6 +341,8 @@ static const char *check_plan(const struct skv_plan *plans, uint32_t layer, cons
 		return wrong;
 	if (p->sharing > SKV_SHARE_Q_HEAD)
 		return "sharing is not one of enum skv_sharing";
+	if (p->value_bits && (wrong = check_values(p, layer)))
+		return wrong;
 	if (p->reduce == SKV_REDUCE_MEAN_Q && p->sharing == SKV_SHARE_Q_HEAD)
 		return "reduce is the mean of q, which leaves no row a q head";
 	if (p->evict.granularity && (wrong = check_eviction(p, layer)))

@@ -41,6 +41,7 @@ struct skv_shape {
 	uint32_t layer;    /* index of the layer's page table in skv_kseq.table */
 	uint32_t state;    /* index of the table of state pages, which hold page bounds or sketches */
 	uint32_t sketch_bits; /* bits of a sketch's element, 1 to 4; 0: state pages hold page bounds */
+	uint32_t value_bits; /* with sketches: 2: state pages also hold the values in so many bits an element; else 0 */
 	uint32_t slot_meta; /* index of the table of slot metadata */
 	uint32_t codes;    /* index of the table of codes (compressed tokens) */
 	uint32_t refs;     /* index of the table of references */

@@ -29,7 +29,7 @@
 extern "C" {
 #endif
 
-#define SKV_BACKEND_ABI 19u
+#define SKV_BACKEND_ABI 20u
 #define SKV_DEVICE_NAME_MAX 256
 #define SKV_BACKEND_MAX_DEVICES 64u /* number of devices of a machine that a backend supports */
 

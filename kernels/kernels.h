@@ -101,6 +101,16 @@ struct skv_kernels {
 	void (*decode_pages)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
 	                     const struct skv_index_list *, const struct skv_workspace *);
 
+	/*
+	 * Decode attention to all resident tokens: to the listed ones with their rows of K and V, to all others by the
+	 * sketches of their keys, with scores as in score_sketches(), and by their values of value_bits bits. The
+	 * softmax is over both. The list has rows 1 or n_kv_heads. kseq.attended counts the listed tokens. A sequence
+	 * of fewer than T tokens, which has no sketches yet, attends to the listed tokens alone. NULL: the backend has
+	 * no such function.
+	 */
+	void (*decode_sketches)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+	                      const struct skv_index_list *, const struct skv_workspace *);
+
 	/* Decode attention to the listed tokens. */
 	void (*decode_tokens)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
 	                      const struct skv_index_list *, const struct skv_workspace *);
@@ -145,7 +155,8 @@ struct skv_kernels {
 	/*
 	 * Makes the sketches of tokens len - n_state … len - 1. If one of these tokens completes the sequence's first
 	 * page, sketches are made of all tokens, because no token has a sketch before the first T tokens are there. A
-	 * page is skipped if its K rows or its state page are not resident.
+	 * page is skipped if its K rows or its state page are not resident. With shape.value_bits the function also
+	 * makes the tokens' values of so many bits.
 	 */
 	void (*update_sketches)(const struct skv_shape *, const struct skv_batch *, const struct skv_workspace *);
 

@@ -24,6 +24,7 @@ KERNEL_SOURCES = \
 	kernels/host/compress/quantize.c \
 	kernels/host/compress/records.h \
 	kernels/host/decode/decode.c \
+	kernels/host/decode/sketches.c \
 	kernels/host/decode/decode.h \
 	kernels/host/decode/gather.h \
 	kernels/host/decode/merge.c \

@@ -23,6 +23,12 @@
  * codes, then one scale in bf16 for each token. A token's row of codes has D b / 8 bytes (D = head_dim, b bits): byte i
  * holds elements i, i + D b / 8, ..., the first in the lowest bits. With 3 bits, a row begins with D / 4 bytes of the
  * codes' lower 2 bits, followed by D / 8 bytes of their highest bits.
+ *
+ * Values. With value_bits the state pages also hold a copy of each value row in 2 bits an element, by which a layer
+ * attends to the tokens that it did not select. Each group of 32 elements has a least value and a step, both in bf16;
+ * an element is the least value plus 0 to 3 steps, rounded to nearest, so that the errors of many tokens average out.
+ * The rows of codes follow the scales of the keys; they have the layout of a sketch's row of 2 bits. After the rows of
+ * codes come the least value and the step of each token's groups.
  */
 #ifndef SKV_SELECT_H
 #define SKV_SELECT_H
@@ -123,17 +129,28 @@ SKV_INLINE uint32_t skv_window_start(const struct skv_window *w, uint32_t n)
 	return n > recent ? n - recent : 0;
 }
 
+#define SKV_VALUE_GROUP 32u /* elements of a value row that share a least value and a step */
 /*
- * Bytes of a sketch's row of codes, and the number of tokens whose sketches a state page holds. head_dim must be a
- * multiple of 32.
+ * Bytes of a sketch's row of codes; bytes of a value's row of codes, and of its groups' least values and steps; and the
+ * number of tokens whose sketches a state page holds. head_dim must be a multiple of 32.
  */
 SKV_INLINE uint32_t skv_sketch_row(const struct skv_shape *sh)
 {
 	return sh->head_dim * sh->sketch_bits / 8;
 }
+SKV_INLINE uint32_t skv_value_row(const struct skv_shape *sh)
+{
+	return sh->head_dim * sh->value_bits / 8;
+}
+SKV_INLINE uint32_t skv_value_steps(const struct skv_shape *sh)
+{
+	return sh->value_bits ? sh->head_dim / SKV_VALUE_GROUP * 4 : 0;
+}
 SKV_INLINE uint32_t skv_sketch_tokens(const struct skv_shape *sh)
 {
-	return (uint32_t)skv_head_room(sh) / (skv_sketch_row(sh) + 2) / SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
+	const uint32_t bytes = skv_sketch_row(sh) + 2 + skv_value_row(sh) + skv_value_steps(sh);
+
+	return (uint32_t)skv_head_room(sh) / bytes / SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
 }
 /* Does the rotation R of sketches change the sign of element d? */
 SKV_INLINE bool skv_sketch_flips(uint32_t d)

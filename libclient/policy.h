@@ -30,7 +30,7 @@ struct policy {
 	uint32_t n_state_layers; /* number of layers with state pages, for page bounds or sketches of keys */
 	/* [layer]: tokens that one state page of sketches or page bounds covers; the minimum over the layers */
 	uint32_t state_tokens[SKV_MAX_LAYERS], least_state_tokens;
-	/* version of all state kept of a sequence: depends on the plugin's state_version and on the bits of sketches */
+	/* version of all state kept of a sequence: depends on the plugin's state_version, the bits of sketches and values */
 	uint32_t state_version;
 	uint32_t n_evicting;    /* layers with slot metadata: they evict tokens or pages of single heads */
 	uint32_t n_evicting_pages; /* layers that evict pages of single heads */

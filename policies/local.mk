@@ -6,6 +6,7 @@ policy_LTLIBRARIES = \
 	policies/delta.la \
 	policies/deltakv.la \
 	policies/full.la \
+	policies/graded.la \
 	policies/h2o.la \
 	policies/kascade.la \
 	policies/kivi.la \
@@ -26,6 +27,7 @@ POLICY_ORACLES = \
 	tests/oracle/delta.c \
 	tests/oracle/deltakv.c \
 	tests/oracle/full.c \
+	tests/oracle/graded.c \
 	tests/oracle/h2o.c \
 	tests/oracle/kascade.c \
 	tests/oracle/kivi.c \

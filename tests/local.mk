@@ -22,7 +22,7 @@ KERNEL_TESTS = \
 	tests/unit/kernels/test-append tests/unit/kernels/test-compress tests/unit/kernels/test-compress-decode \
 	tests/unit/kernels/test-compress-quant tests/unit/kernels/test-decode tests/unit/kernels/test-decompress \
 	tests/unit/kernels/test-decode-rows tests/unit/kernels/test-padding \
-	tests/unit/kernels/test-evict tests/unit/kernels/test-evict-head-budgets tests/unit/kernels/test-evict-slots \
+	tests/unit/kernels/test-evict tests/unit/kernels/test-evict-head-budgets tests/unit/kernels/test-decode-sketches tests/unit/kernels/test-evict-slots \
 	tests/unit/kernels/test-prefill tests/unit/kernels/test-prefill-sparse tests/unit/kernels/test-prefill-tiles \
 	tests/unit/kernels/test-replay tests/unit/kernels/test-row-strides tests/unit/kernels/test-select \
 	tests/unit/kernels/test-select-page-bounds \

@@ -144,6 +144,7 @@ struct skv_shape batch_shape(const struct skv_session *s, const struct policy_ba
 
 	shape.codec = pb->selection[layer].compress.codec;
 	shape.sketch_bits = pb->policy->plan[layer].sketch_bits;
+	shape.value_bits = pb->policy->plan[layer].value_bits;
 	return shape;
 }
 
@@ -176,6 +177,7 @@ struct layer layer_of(struct skv_session *s, struct policy_batch *pb, uint32_t n
 	};
 
 	l.rows.sketch_bits = plan->sketch_bits;
+	l.rows.value_bits = plan->value_bits;
 	l.rows.lse = a->lse;
 	l.rows.q_stride = a->q_stride;
 	l.rows.k_stride = a->k_stride;

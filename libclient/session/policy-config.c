@@ -150,7 +150,17 @@ static uint32_t state_tokens(const struct skv_shape *sh, const struct skv_plan *
 	struct skv_shape shape = *sh;
 
 	shape.sketch_bits = plan->sketch_bits;
+	shape.value_bits = plan->value_bits;
 	return plan->sketch_bits ? skv_sketch_tokens(&shape) : SKV_PAGE_TOKENS * SKV_PAGE_TOKENS;
+}
+
+/* Can the session's kernels do what the layer's plan says? */
+static int check_kernels(const struct skv_session *s, const struct policy *p, uint32_t layer)
+{
+	if (p->plan[layer].value_bits && !s->kernels->decode_sketches)
+		return error_set(-ENOTSUP, "policy %s attends to tokens by values of %u bits, which the kernels \"%s\" cannot", p->block->name,
+		                 p->plan[layer].value_bits, s->kernels->name);
+	return 0;
 }
 
 /* Parse and check the policy's spec, plan the layers, and make what features need for the policy. */
@@ -176,11 +186,14 @@ static int configure(struct skv_session *s, struct policy *p)
 		return error_set(e, "%s", text);
 	p->state_version = p->block->state_version;
 	for (uint32_t layer = 0; layer < model->n_layers; layer++) {
+		e = check_kernels(s, p, layer);
+		if (e < 0)
+			return e;
 		const uint32_t tokens = p->state_tokens[layer] = state_tokens(&s->shape, &p->plan[layer]);
 
 		if (plan_has_state(&p->plan[layer]) && (p->n_state_layers++ == 0 || tokens < p->least_state_tokens))
 			p->least_state_tokens = tokens;
-		p->state_version += p->plan[layer].sketch_bits * (layer + 1) * 0x9e3779b1u;
+		p->state_version += (p->plan[layer].sketch_bits + 16 * p->plan[layer].value_bits) * (layer + 1) * 0x9e3779b1u;
 		p->n_evicting += p->plan[layer].evict.granularity > 0;
 		p->n_evicting_pages += p->plan[layer].evict.granularity > 1;
 		p->n_compress += p->plan[layer].compress.kind > 0;

@@ -43,7 +43,9 @@ static void decode_kernel(const struct layer *l, uint32_t how, const struct skv_
 		k->decode_pages(&l->shape, &l->each, a->q, a->out, list, l->work);
 		break;
 	case SKV_ATTEND_TOKENS:
-		if (!skv_plan_chooses(l->plan, l->number))
+		if (l->plan->value_bits)
+			k->decode_sketches(&l->shape, &l->each, a->q, a->out, list, l->work);
+		else if (!skv_plan_chooses(l->plan, l->number))
 			k->decode_tokens(&l->shape, &l->each, a->q, a->out, list, l->work);
 		else
 			k->decode_topk(&l->shape, &l->each, a->q, a->out, &l->own->scores, &l->own->select, &l->own->list,

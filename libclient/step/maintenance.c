@@ -110,6 +110,7 @@ static void run(struct skv_session *s, struct skv_seq *q, uint32_t layer)
 	struct skv_workspace *w = &s->step.work;
 
 	shape.sketch_bits = plan->sketch_bits;
+	shape.value_bits = plan->value_bits;
 	if (q->maintenance == MAINTENANCE_BUILD_STATE && plan->scores & SKV_SCORES_PAGE_BOUNDS)
 		s->kernels->update_bounds(&shape, b, NULL, w);
 	if (q->maintenance == MAINTENANCE_BUILD_STATE && plan->scores & SKV_SCORES_SKETCHES)

@@ -206,7 +206,12 @@ static int describe(struct skv_session *s, uint32_t layer, uint32_t item, uint32
 	const struct policy_batch *pb = at < 0 ? NULL : batch_at(st, (uint32_t)at);
 	const struct skv_plan *plan = pb ? &pb->policy->plan[layer] : NULL;
 	struct sink to = {.ids = ids, .room = room};
-	struct skv_selection_info info = {.size = ret->size, .rows = 1, .attend = pb ? plan->attend : SKV_ATTEND_DENSE};
+	struct skv_selection_info info = {
+	        .size = ret->size,
+	        .rows = 1,
+	        .attend = pb ? plan->attend : SKV_ATTEND_DENSE,
+	        .value_bits = pb ? plan->value_bits : 0,
+	};
 	bool evicts = pb && plan->evict.granularity;
 	int e;
 

@@ -45,8 +45,10 @@ static size_t bytes_of(const struct skv_session *s, struct bounds most)
 	size_t bytes;
 
 	for (uint32_t i = 0; i < most.n; i++)
-		for (uint32_t layer = 0; layer < s->model.n_layers; layer++)
+		for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {
 			all.sketch_bits |= batch[i].policy->plan[layer].sketch_bits;
+			all.value_bits |= batch[i].policy->plan[layer].value_bits;
+		}
 	bytes = s->kernels->workspace_bytes(&all, most.seqs, most.rows, most.longest, threads);
 	for (uint32_t i = 0; i < most.n; i++)
 		for (uint32_t layer = 0; layer < s->model.n_layers; layer++) {

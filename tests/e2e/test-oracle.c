@@ -254,6 +254,12 @@ static void sketch_q(char *to)
 	sketch_spec(to, "q");
 }
 
+static void graded_spec(char *to)
+{
+	sketch_shape();
+	snprintf(to, SPEC, "graded?budget=%s&floor=%u&recent=%u&dense=%u", some_budget(16), 16 + rnd_below(30), 1 + rnd_below(32), rnd_below(3));
+}
+
 /* Layers that select for others do so by sketches. */
 static void by_sketches(char *to)
 {
@@ -445,6 +451,7 @@ static const struct {
 	{"template", template_spec}, /* unknown to the oracle: only the contract is checked */
 	{"sketch:kv", sketch_kv},
 	{"sketch:q", sketch_q},
+	{"graded", graded_spec},
 	{"kascade?scores=sketch", kascade_sketch},
 	{"omnikv?scores=sketch", omnikv_sketch},
 	{"delta?scores=sketch", delta_sketch},

@@ -24,6 +24,7 @@ static struct oracle_step step_of(const struct verify *v, const struct oracle_ca
 	        .model = &b->model,
 	        .n = n,
 	        .k = (const float *const *)q->k,
+	        .v = (const float *const *)q->v,
 	        .q = (const float *const *)q->q,
 	        .hole = q->hole,
 	        .kept = q->kept,
@@ -262,19 +263,15 @@ static bool see(const struct oracle_case *b, const struct oracle_case_seq *q, bo
 	return true;
 }
 
-/* Checks the output of one q head of token `at`, over the visible tokens up to it. */
-static bool check_head(struct verify *v, const struct oracle_case *b, const struct oracle_case_seq *q, uint32_t layer, uint32_t head,
-                       uint32_t at, const bool *visible, const float *out)
+/*
+ * Compares the output of a q head with what is expected. slack[head_dim]: possible error, besides that of arithmetic on
+ * the backend.
+ */
+static bool compare_head(struct verify *v, const struct oracle_case_seq *q, uint32_t layer, uint32_t head, uint32_t dim, const float *out,
+                         const double *expected, const double *slack)
 {
-	const struct skv_model *m = &b->model;
-	uint32_t n = at + 1, dim = m->head_dim, kv = head / (m->n_heads / m->n_kv_heads);
-	const float *query = q->q[layer] + ((size_t)at * m->n_heads + head) * dim;
-	double expected[SKV_MAX_HEAD_DIM], slack[SKV_MAX_HEAD_DIM], *weight = calloc(n, sizeof(*weight));
 	bool well = true;
 
-	ref_attention(query, q->k[layer] + (size_t)kv * dim, q->v[layer] + (size_t)kv * dim, n, m->n_kv_heads * dim, dim,
-	              (struct ref_softmax){.scale = 1 / sqrt(dim)}, visible, expected, weight);
-	compressed_slack(m, q, layer, kv, query, n, weight, expected, slack);
 	for (uint32_t d = 0; d < dim && well; d++) {
 		double off = fabs(out[d] - expected[d]), most = v->backend->output_slack + slack[d];
 
@@ -286,8 +283,34 @@ static bool check_head(struct verify *v, const struct oracle_case *b, const stru
 			well = wrong(v, q, layer, "q head %u: output %u is %g, attention over what was attended to gives %g, within %g",
 			             head, d, out[d], expected[d], most);
 	}
-	free(weight);
 	return well;
+}
+
+/* Checks the output of one q head of token `at`, over the visible tokens up to it. */
+static bool check_head(struct verify *v, const struct oracle_case *b, const struct oracle_case_seq *q, uint32_t layer, uint32_t head,
+                       uint32_t at, const bool *visible, const float *out)
+{
+	const struct skv_model *m = &b->model;
+	uint32_t n = at + 1, dim = m->head_dim, kv = head / (m->n_heads / m->n_kv_heads);
+	const float *query = q->q[layer] + ((size_t)at * m->n_heads + head) * dim;
+	double expected[SKV_MAX_HEAD_DIM], slack[SKV_MAX_HEAD_DIM], *weight = calloc(n, sizeof(*weight));
+
+	ref_attention(query, q->k[layer] + (size_t)kv * dim, q->v[layer] + (size_t)kv * dim, n, m->n_kv_heads * dim, dim,
+	              (struct ref_softmax){.scale = 1 / sqrt(dim)}, visible, expected, weight);
+	compressed_slack(m, q, layer, kv, query, n, weight, expected, slack);
+	free(weight);
+	return compare_head(v, q, layer, head, dim, out, expected, slack);
+}
+
+/* The same for the newest token in a layer that attends to tokens outside its list by quantized values. */
+static bool check_sketched_head(struct verify *v, const struct oracle_case *b, const struct oracle_case_seq *q, uint32_t layer, uint32_t head,
+                              const bool *listed, const float *out)
+{
+	const struct oracle_step step = step_of(v, b, q, q->n + 1);
+	double expected[SKV_MAX_HEAD_DIM], slack[SKV_MAX_HEAD_DIM];
+
+	oracle_sketched_output(&step, layer, head, listed, expected, slack);
+	return compare_head(v, q, layer, head, b->model.head_dim, out, expected, slack);
 }
 
 static bool check_output(struct verify *v, const struct oracle_case *b, const struct oracle_case_seq *q, bool own, uint32_t layer,
@@ -304,7 +327,8 @@ static bool check_output(struct verify *v, const struct oracle_case *b, const st
 	for (uint32_t head = 0; head < m->n_heads && well; head++) {
 		if (!see(b, q, own, layer, x, head, visible))
 			break;
-		well = check_head(v, b, q, layer, head, q->n, visible, x->out + head * m->head_dim);
+		well = x->attended.value_bits ? check_sketched_head(v, b, q, layer, head, visible, x->out + head * m->head_dim)
+		                              : check_head(v, b, q, layer, head, q->n, visible, x->out + head * m->head_dim);
 	}
 	free(visible);
 	return well;

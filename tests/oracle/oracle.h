@@ -27,6 +27,7 @@ struct oracle_step {
 	const struct skv_model *model;
 	uint32_t n;            /* tokens, including the one being decoded */
 	const float *const *k; /* [layer]: [n][n_kv_heads][head_dim] as stored in pages */
+	const float *const *v; /* [layer]: [n][n_kv_heads][head_dim] as stored in pages */
 	const float *const *q; /* [layer]: [n][n_heads][head_dim] of all tokens */
 	bool *const *hole;     /* [layer]: [pages] that were evicted */
 	const bool *there;     /* [n]: if not NULL, the tokens in memory, regardless of `hole` */
@@ -119,6 +120,13 @@ void oracle_reduced(const struct oracle_step *, uint32_t layer, uint32_t from, u
  * log2, from 2^-31 to 2^33 times the uniform weight, and weights of one step are equal.
  */
 struct oracle_score oracle_stepped(const struct oracle_step *, struct oracle_score);
+/* score[n] of one q head by the keys' sketches of `bits` bits: scaled, before the softmax. The step has 16 tokens or more. */
+void oracle_sketch_logits(const struct oracle_step *, uint32_t layer, uint32_t head, uint32_t bits, struct oracle_score *score);
+/*
+ * The output of one q head of the newest token over all tokens: over those with listed[t] with K and V, over the others
+ * in memory by the keys' sketches and values of 2 bits; and the possible error of each element. Both are [head_dim].
+ */
+void oracle_sketched_output(const struct oracle_step *, uint32_t layer, uint32_t head, const bool *listed, double *ret, double *slack);
 /* Like oracle_reduced(), with the weights of the keys' sketches of `bits` bits. */
 void oracle_sketched(const struct oracle_step *, uint32_t layer, uint32_t bits, uint32_t from, uint32_t to, enum oracle_reduce,
                      struct oracle_score *score);

@@ -146,6 +146,32 @@ static void score(const struct oracle_step *s, uint32_t layer, uint32_t head, co
 	}
 }
 
+static struct sketch *sketches_of(const struct oracle_step *s, uint32_t layer, uint32_t kv, uint32_t bits)
+{
+	struct sketch *sketch = calloc(s->n, sizeof(*sketch));
+	double mean[SKV_MAX_HEAD_DIM];
+
+	mean_of(s, layer, kv, mean);
+	for (uint32_t t = 0; t < s->n; t++)
+		sketch[t] = sketch_of(s, layer, kv, t, mean, bits);
+	return sketch;
+}
+
+void oracle_sketch_logits(const struct oracle_step *s, uint32_t layer, uint32_t head, uint32_t bits, struct oracle_score *ret)
+{
+	uint32_t dim = s->model->head_dim, kv = head / (s->model->n_heads / s->model->n_kv_heads);
+	double mean[SKV_MAX_HEAD_DIM], base = 0, scale = s->model->scale > 0 ? s->model->scale : 1 / sqrt(dim);
+	struct sketch *sketch = sketches_of(s, layer, kv, bits);
+
+	mean_of(s, layer, kv, mean);
+	for (uint32_t d = 0; d < dim; d++)
+		base += scale * mean[d] * row(s->q[layer], s->model->n_heads, s->n - 1, head, dim)[d];
+	score(s, layer, head, sketch, ret);
+	for (uint32_t t = 0; t < s->n; t++)
+		ret[t] = (struct oracle_score){ret[t].lo + base, ret[t].is + base, ret[t].hi + base};
+	free(sketch);
+}
+
 /* Is token t in the sample from which denominators are estimated: 256 evenly spaced pairs? */
 static bool in_sample(uint32_t n, uint32_t t)
 {
@@ -179,17 +205,6 @@ static void weigh(const struct oracle_step *s, uint32_t layer, struct oracle_sco
 		if (s->device_rounds)
 			x[t] = oracle_stepped(s, x[t]);
 	}
-}
-
-static struct sketch *sketches_of(const struct oracle_step *s, uint32_t layer, uint32_t kv, uint32_t bits)
-{
-	struct sketch *sketch = calloc(s->n, sizeof(*sketch));
-	double mean[SKV_MAX_HEAD_DIM];
-
-	mean_of(s, layer, kv, mean);
-	for (uint32_t t = 0; t < s->n; t++)
-		sketch[t] = sketch_of(s, layer, kv, t, mean, bits);
-	return sketch;
 }
 
 void oracle_sketched(const struct oracle_step *s, uint32_t layer, uint32_t bits, uint32_t from, uint32_t to, enum oracle_reduce pool,

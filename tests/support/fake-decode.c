@@ -109,6 +109,17 @@ static void decode_tokens(const struct skv_shape *sh, const struct skv_batch *b,
 	fake_kernel(run_tokens, sh, b, q, out, w)->list = *list;
 }
 
+static void run_sketches(const struct skv_kernels *host, const struct op *o)
+{
+	host->decode_sketches(&o->shape, &o->batch, o->in[0], o->out, &o->list, &o->work);
+}
+
+static void decode_sketches(const struct skv_shape *sh, const struct skv_batch *b, const void *q, void *out,
+                          const struct skv_index_list *list, const struct skv_workspace *w)
+{
+	fake_kernel(run_sketches, sh, b, q, out, w)->list = *list;
+}
+
 static void run_prefill(const struct skv_kernels *host, const struct op *o)
 {
 	host->prefill_dense(&o->shape, &o->batch, o->in[0], o->out, &o->work);
@@ -129,5 +140,6 @@ void fake_decode(struct skv_kernels *k)
 	k->decode_window = decode_window;
 	k->decode_pages = decode_pages;
 	k->decode_tokens = decode_tokens;
+	k->decode_sketches = decode_sketches;
 	k->prefill_dense = prefill_dense;
 }

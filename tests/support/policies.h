@@ -21,6 +21,7 @@
 #define POLICY_Q_HEADS "tidal"        /* the same with tokens of each q head */
 #define POLICY_UNION "lessismore"     /* the same with tokens of all heads together */
 #define POLICY_BOUNDS "quest"         /* each layer selects pages by their bounds */
+#define POLICY_GRADED "graded"        /* each layer selects tokens by sketches, and attends to all others coarsely */
 #define POLICY_SKETCHES "sketch"      /* each layer selects tokens by sketches of their keys */
 #define POLICY_SCORES "h2o"           /* evicts tokens by accumulated attention scores */
 #define POLICY_OBSERVATION "snapkv"   /* evicts tokens by the scores of an observation window */

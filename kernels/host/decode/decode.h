@@ -18,6 +18,10 @@ void ISA(decode_topk)(const struct skv_shape *, const struct skv_batch *, const 
                       const struct skv_scores *, const struct skv_select *, struct skv_index_list *,
                       const struct skv_workspace *);
 
-/* Returns an upper bound of the bytes of workspace that these kernels need. */
+void ISA(decode_sketches)(const struct skv_shape *, const struct skv_batch *, const void *q, void *out,
+                        const struct skv_index_list *, const struct skv_workspace *);
+
+/* Return upper bounds of the bytes of workspace that these kernels need. */
+size_t ISA(decode_sketches_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t n_rows, uint32_t max_len);
 size_t ISA(decode_bytes)(const struct skv_shape *, uint32_t n_seqs, uint32_t max_len);
 #endif

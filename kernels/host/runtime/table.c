@@ -26,6 +26,7 @@ static size_t workspace_bytes(const struct skv_shape *sh, uint32_t n_seqs, uint3
 		ISA(head_budgets_bytes)(sh, max_len, threads),
 		sh->sketch_bits ? ISA(update_sketches_bytes)(sh, n_seqs) : 0,
 		sh->sketch_bits ? ISA(score_sketches_bytes)(sh, n_seqs, max_len) : 0,
+		sh->value_bits ? ISA(decode_sketches_bytes)(sh, n_seqs, n_rows, max_len) : 0,
 		sh->codec ? ISA(compress_bytes)(sh, n_seqs, threads) : 0,
 		sh->codec ? ISA(decompress_bytes)(sh, n_seqs, threads) : 0,
 	};
@@ -47,6 +48,7 @@ const struct skv_kernels TABLE(SKV_ISA) = {
 	.decode_window = ISA(decode_window),
 	.decode_pages = ISA(decode_pages),
 	.decode_tokens = ISA(decode_tokens),
+	.decode_sketches = ISA(decode_sketches),
 	.decode_topk = ISA(decode_topk),
 	.update_bounds = ISA(update_bounds),
 	.score_pages = ISA(score_pages),

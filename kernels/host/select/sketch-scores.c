@@ -26,7 +26,7 @@ struct query {
 	float unit;   /* factor that turns a sum into a score, in units of log2 */
 	float bias;   /* number subtracted from a sum, because codes are unsigned */
 	float lse;    /* log2 of the softmax denominator */
-	/* number added to a score: the contribution of the keys' mean c, where the softmax depends on it */
+	/* number added to a score: the contribution of the keys' mean c, where something depends on it */
 	float base;
 	int8_t u[SKV_MAX_HEAD_DIM];
 };
@@ -56,8 +56,8 @@ INLINE float dot(uint32_t dtype, const uint8_t *row, const float *q, uint32_t di
 }
 
 /*
- * Returns scale q·c, where c is the mean of the first page's keys, in units of log2. A plain softmax does not depend on
- * this number, but a softcap and a sink do.
+ * Returns scale q·c, where c is the mean of the first page's keys, in units of log2. A plain softmax over sketches does
+ * not depend on this number, but a softcap, a sink and a softmax over keys and sketches do.
  */
 static float base_of(const struct skv_shape *sh, const struct skv_kseq *s, uint32_t h, const float *q)
 {
@@ -95,28 +95,10 @@ static void query_item(void *ctx, uint32_t item, int thread)
 	}
 	to->unit = most / 127 * sh->scale * LOG2E;
 	to->bias = 0.5f * (float)((1 << sh->sketch_bits) - 1) * (float)sum;
-	to->base = (sh->softcap > 0 || sh->sinks) && s->len >= SKV_PAGE_TOKENS ? base_of(sh, s, head / (sh->n_heads / sh->n_kv_heads), q) : 0;
+	to->base = (sh->softcap > 0 || sh->sinks || sh->value_bits) && s->len >= SKV_PAGE_TOKENS ? base_of(sh, s, head / (sh->n_heads / sh->n_kv_heads), q) : 0;
 }
 
 /* ---- scores ---------------------------------------------------------------------------------- */
-
-/*
- * The place of the sketches of a page's tokens: kv head 0's part of the state page that has them (NULL: there are no
- * sketches), and the index of the page's first token in the part.
- */
-struct spot {
-	const uint8_t *part;
-	uint32_t at;
-};
-
-static struct spot spot_of(const struct score_params *x, const struct skv_kseq *s, uint32_t page)
-{
-	const skv_pte state = skv_state_table(x->sh, s)[page * SKV_PAGE_TOKENS / x->layout.tokens];
-
-	if (!skv_pte_resident(skv_layer_table(x->sh, s)[page]) || !skv_pte_resident(state))
-		return (struct spot){NULL, 0};
-	return (struct spot){x->sh->pool + skv_pte_id(state) * x->sh->page_bytes, page * SKV_PAGE_TOKENS % x->layout.tokens};
-}
 
 /*
  * Adds to sum[g], in VL lanes, the dot product of query q[g] with the codes of each of VL tokens, whose rows of codes
@@ -174,7 +156,7 @@ INLINE void prefetch(const struct sketch_layout *l, const uint8_t *part, uint32_
 }
 
 /* Scores the tokens of those pages that have sketches, for n q heads from `head` on. */
-INLINE void score_heads(const struct score_params *x, const struct spot *spot, uint32_t pages, uint32_t i, uint32_t head,
+INLINE void score_heads(const struct score_params *x, const struct sketch_spot *spot, uint32_t pages, uint32_t i, uint32_t head,
                         const int bits, const int n, float *to)
 {
 	const struct skv_shape *sh = x->sh;
@@ -194,7 +176,7 @@ INLINE void score_heads(const struct score_params *x, const struct spot *spot, u
 	}
 }
 
-INLINE void score_some(const struct score_params *x, const struct spot *spot, uint32_t pages, uint32_t i, uint32_t head,
+INLINE void score_some(const struct score_params *x, const struct sketch_spot *spot, uint32_t pages, uint32_t i, uint32_t head,
                        const int bits, uint32_t n, float *to)
 {
 	switch (n) {
@@ -219,11 +201,11 @@ static void score_item(void *ctx, uint32_t item, int thread)
 	const struct skv_kseq *s = &x->batch->seq[i];
 	const uint32_t from = chunk * CHUNK_PAGES, pages = skv_min(CHUNK_PAGES, skv_pages_of(s->len) - from);
 	const uint32_t tokens = skv_min(CHUNK, s->len - chunk * CHUNK);
-	struct spot spot[CHUNK_PAGES];
+	struct sketch_spot spot[CHUNK_PAGES];
 	(void)thread;
 
 	for (uint32_t p = 0; p < pages; p++)
-		spot[p] = spot_of(x, s, from + p);
+		spot[p] = sketch_spot_of(sh, &x->layout, s, from + p);
 	for (uint32_t head = 0; head < sh->n_heads;) {
 		const uint32_t n = skv_min(HEADS, group - head % group);
 		float *score = x->score + ((size_t)i * sh->n_heads + head) * x->stride + chunk * CHUNK;
@@ -243,6 +225,38 @@ static void score_item(void *ctx, uint32_t item, int thread)
 			no_scores(score, tokens, pages * SKV_PAGE_TOKENS);
 		}
 	}
+}
+
+static uint32_t chunks_of(uint32_t len)
+{
+	return (len + CHUNK - 1) / CHUNK;
+}
+
+/* Takes the memory of queries and items of a call, and computes all scores. x->score and x->stride are set. */
+static void logits(struct score_params *x, struct carve *c, int threads)
+{
+	const uint32_t n = x->batch->n, heads = n * x->sh->n_heads;
+
+	x->layout = sketch_layout_of(x->sh);
+	signs_of(x->sh->head_dim, x->signs);
+	x->first = carve(c, (n + 1) * sizeof *x->first);
+	x->first[0] = 0;
+	for (uint32_t i = 0; i < n; i++)
+		x->first[i + 1] = x->first[i] + chunks_of(x->batch->seq[i].len);
+	x->query = carve(c, heads * sizeof *x->query);
+	skv_run(threads, heads, query_item, x);
+	skv_run(threads, x->first[n], score_item, x);
+}
+
+void ISA(sketch_logits)(const struct skv_shape *sh, const struct skv_batch *batch, const float *q, float *score,
+                        size_t stride, struct carve *c, int threads)
+{
+	logits(&(struct score_params){.sh = sh, .batch = batch, .q = q, .score = score, .stride = (uint32_t)stride}, c, threads);
+}
+
+size_t ISA(sketch_logits_bytes)(const struct skv_shape *sh, uint32_t n_seqs)
+{
+	return carve_size((n_seqs + 1) * sizeof(uint32_t)) + carve_size((size_t)n_seqs * sh->n_heads * sizeof(struct query));
 }
 
 /* ---- weights --------------------------------------------------------------------------------- */
@@ -320,36 +334,23 @@ static void weigh_item(void *ctx, uint32_t item, int thread)
 	}
 }
 
-static uint32_t chunks_of(uint32_t len)
-{
-	return (len + CHUNK - 1) / CHUNK;
-}
-
 void ISA(score_sketches)(const struct skv_shape *sh, const struct skv_batch *batch, const void *q,
                          const struct skv_scores *scores, const struct skv_workspace *work)
 {
-	const uint32_t n = batch->n, heads = n * sh->n_heads;
+	const uint32_t heads = batch->n * sh->n_heads;
 	struct carve c = carve_begin(work);
-	struct score_params x = {.sh = sh, .layout = sketch_layout_of(sh), .batch = batch, .q = q, .scores = scores};
+	struct score_params x = {.sh = sh, .batch = batch, .q = q, .scores = scores};
 
-	signs_of(sh->head_dim, x.signs);
 	x.stride = skv_pages_of(batch->max_len) * SKV_PAGE_TOKENS;
-	x.first = carve(&c, (n + 1) * sizeof *x.first);
-	x.first[0] = 0;
-	for (uint32_t i = 0; i < n; i++)
-		x.first[i + 1] = x.first[i] + chunks_of(batch->seq[i].len);
-	x.query = carve(&c, heads * sizeof *x.query);
 	x.score = carve(&c, (size_t)heads * x.stride * sizeof *x.score);
-	skv_run(work->threads, heads, query_item, &x);
-	skv_run(work->threads, x.first[n], score_item, &x);
+	logits(&x, &c, work->threads);
 	skv_run(work->threads, heads, denominator_item, &x);
-	skv_run(work->threads, x.first[n], weigh_item, &x);
+	skv_run(work->threads, x.first[batch->n], weigh_item, &x);
 }
 
 size_t ISA(score_sketches_bytes)(const struct skv_shape *sh, uint32_t n_seqs, uint32_t max_len)
 {
 	const size_t heads = (size_t)n_seqs * sh->n_heads, tokens = skv_pages_of(max_len) * SKV_PAGE_TOKENS;
 
-	return carve_size((n_seqs + 1) * sizeof(uint32_t)) + carve_size(heads * sizeof(struct query)) +
-	       carve_size(heads * tokens * sizeof(float));
+	return carve_size(heads * tokens * sizeof(float)) + ISA(sketch_logits_bytes)(sh, n_seqs);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/select/sketch.c - makes sketches of keys (see kernels/select.h). */
+/* kernels/host/select/sketch.c - makes sketches of keys, and quantized values (see kernels/select.h). */
 #include "kernels/host/select/sketch.h"
 
 struct update_params {
@@ -74,14 +74,6 @@ INLINE void pack(uint8_t *to, const uint8_t *code, uint32_t dim, const uint32_t 
 	}
 }
 
-static uint16_t to_bf16(float x)
-{
-	uint32_t u;
-
-	memcpy(&u, &x, sizeof u);
-	return x != x ? 0x7fc0 : (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
-}
-
 /*
  * Returns the codes of VL elements of a rotated key, and the values of the codes in *ret_value. Adding `magic` leaves
  * no room for fraction bits, so the sum's lowest bits are the code. The code of a NaN is 0; with 1 bit, it is the NaN's
@@ -121,6 +113,55 @@ INLINE void encode(const vf *x, uint32_t dim, const int bits, uint8_t *row, uint
 	if (bits == 3)
 		pack(row + dim / 4, code, dim, 1, 2);
 	*scale = to_bf16(v_fold_runs(V_SUM, dot, VL)[0] / v_fold_runs(V_SUM, norm, VL)[0]);
+}
+
+/*
+ * Encodes a group of a value row as codes of 2 bits, a byte each, and the group's least value and step. If an element is
+ * a NaN or infinite, all elements become NaNs.
+ */
+INLINE void encode_group(const vf *x, uint8_t *code, uint16_t *steps)
+{
+	vf least = x[0], most = x[0], odd = {0};
+
+	for (uint32_t i = 0; i < SKV_VALUE_GROUP / VL; i++) {
+		least = -v_max(-x[i], -least);
+		most = v_max(x[i], most);
+		odd += x[i] * 0; /* a NaN or an infinity makes a NaN */
+	}
+	least = -v_fold_runs(V_MAX, -least, VL) + v_fold_runs(V_SUM, odd, VL);
+	steps[0] = to_bf16(least[0]);
+	steps[1] = to_bf16((v_fold_runs(V_MAX, most, VL)[0] - least[0]) / 3);
+	const float step = from_bf16(steps[1]), inverse = step > 0 ? 1 / step : 0;
+	for (uint32_t i = 0; i < SKV_VALUE_GROUP / VL; i++) {
+		const vf y = v_max((x[i] - from_bf16(steps[0])) * inverse, v_set(0));
+		v_store_u8(code + i * VL, (vi)(0x1.8p23f - v_max(-y, v_set(-3))) & 3);
+	}
+}
+
+INLINE void encode_value(const vf *x, uint32_t dim, uint8_t *row, uint16_t *steps)
+{
+	uint8_t code[SKV_MAX_HEAD_DIM];
+
+	for (uint32_t d = 0; d < dim; d += SKV_VALUE_GROUP, steps += 2)
+		encode_group(x + d / VL, code + d, steps);
+	pack(row, code, dim, 2, 0);
+}
+
+INLINE void update_values(uint32_t dtype, const struct update_params *u, const uint8_t *value, uint32_t n, uint8_t *row,
+                          uint8_t *steps)
+{
+	const uint32_t dim = u->sh->head_dim;
+	vf x[SKV_MAX_HEAD_DIM / VL];
+
+	for (uint32_t t = 0; t < n; t++) {
+		const float unit = dtype == SKV_FP8 ? skv_row_unit(u->sh, value) : 1;
+		for (uint32_t i = 0; i < dim / VL; i++)
+			x[i] = v_load(dtype, value + i * VL * skv_dtype_bytes(dtype)) * unit;
+		encode_value(x, dim, row, (uint16_t *)steps);
+		value += dim * skv_dtype_bytes(dtype);
+		row += u->layout.value_row;
+		steps += u->layout.value_steps;
+	}
 }
 
 /*
@@ -167,7 +208,12 @@ static void update_item(void *ctx, uint32_t item, int thread)
 		uint8_t *part = sh->pool + skv_pte_id(state) * sh->page_bytes + h * l->head_bytes;
 		uint8_t *row = part + from % l->tokens * l->row;
 		uint16_t *scale = (uint16_t *)(part + l->scales) + from % l->tokens;
-		BY_DTYPE(sh->dtype, update_rows, u, skv_key_row(sh, entry, h, from), to - from, mean, row, scale);
+		const uint8_t *key = skv_key_row(sh, entry, h, from);
+		BY_DTYPE(sh->dtype, update_rows, u, key, to - from, mean, row, scale);
+		if (sh->value_bits)
+			BY_DTYPE(sh->dtype, update_values, u, key + skv_v_offset(sh), to - from,
+			         part + l->values + from % l->tokens * l->value_row,
+			         part + l->steps + from % l->tokens * l->value_steps);
 	}
 }
 

@@ -556,6 +556,7 @@ struct skv_selection_info {
 	uint32_t len;    /* number of tokens of the sequence, including those of the open step */
 	/* number of tokens or pages attended to; in a page, tokens at position `len` and after do not count */
 	uint32_t n;
+	uint32_t value_bits; /* not 0: the layer attended to all other tokens, too, by values of so many bits an element */
 };
 
 /*
@@ -586,8 +587,7 @@ SKV_API const char *skv_policy_spec(struct skv_session *session);
 SKV_API int skv_policy_depends_on_prefill(struct skv_session *session);
 
 /*
- * The reason why the last swap of the policy was refused and the old policy stayed; "" if the swap was not refused.
- * Lifetime and threads: as skv_policy_spec().
+ * The reason why the last swap was refused and the old policy stayed; "": none. Lifetime, threads: as skv_policy_spec().
  */
 SKV_API const char *skv_policy_error(struct skv_session *session);
 

@@ -35,7 +35,7 @@
 extern "C" {
 #endif
 
-#define SKV_POLICY_ABI 11u
+#define SKV_POLICY_ABI 12u
 #define SKV_POLICY_SYMBOL "sparsekv_policy"
 #define SKV_POLICY_MAX_PARAMS 64u
 /* maximum bytes of a summary or a help line, NUL included; the text is printable ASCII */
@@ -364,6 +364,12 @@ struct skv_plan {
 	/* enum skv_sharing: one row of scores, and one selection, for each sequence, kv head or q head */
 	uint32_t sharing;
 	uint32_t sketch_bits; /* SKV_SCORES_SKETCHES: bits of an element, 1 to 4; head_dim must be a multiple of 32 */
+	/*
+	 * 2, of a layer with TOKENS that selects by its own sketches, for all heads or each kv head: the layer attends
+	 * to the other tokens, too, by the sketches of their keys and by values with so many bits an element; 0: it
+	 * attends to what it selects alone
+	 */
+	uint32_t value_bits;
 	struct skv_window window;
 	/* 1, with an earlier `source` that selects for each kv head: kv head h uses selection number map[h] */
 	uint32_t mapped;

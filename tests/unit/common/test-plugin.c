@@ -57,7 +57,7 @@ START_TEST(spoiled_blocks)
 	reset();
 	ck_assert_int_eq(skv_policy_check(&block, err, sizeof(err)), 0);
 
-	REFUSED(block.abi = 0, "abi is 0, expected 11");
+	REFUSED(block.abi = 0, "abi is 0, expected 12");
 	REFUSED(block.size -= 8, "size is");
 	REFUSED(block.page_tokens = 32, "page_tokens is 32, expected 16");
 	REFUSED(block.param_size++, "param_size is");

@@ -69,7 +69,7 @@ START_TEST(refused_plugins)
 		const char *path, *says;
 	} c[] = {
 		{PLUGIN("bad-abi"),
-	         "policy block: abi is 12, expected 11: built for another sparsekv"},
+	         "policy block: abi is 13, expected 12: built for another sparsekv"},
 		{PLUGIN("bad-params"),
 	         "bad-params: parameter layers: offset is 8, expected a multiple of 8 within the 16 bytes"},
 		{PLUGIN("bad-symbol"), "plugin: it does not export sparsekv_policy()"},
