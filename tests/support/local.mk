@@ -10,7 +10,7 @@ tests_support_libskvtest_la_SOURCES = \
 	tests/support/codec-file.c tests/support/codec-file.h \
 	tests/support/core-actor.c tests/support/core-actor.h tests/support/core-model.c tests/support/core-model.h \
 	tests/support/manager.c tests/support/manager.h tests/support/core-peer.c tests/support/core-victim.c tests/support/core-victim.h tests/support/core-peer.h tests/support/core-prefix.c tests/support/core-prefix.h \
-	tests/support/daemon-fixture.c tests/support/daemon-fixture.h tests/support/raw-client.c \
+	tests/support/daemon-fixture.c tests/support/daemon-fixture.h tests/support/pauses.c tests/support/pauses.h tests/support/raw-client.c \
 	tests/support/raw-engine.c tests/support/raw-engine.h \
 	tests/support/device-fixture.c tests/support/device-fixture.h tests/support/disk-fixture.c tests/support/disk-fixture.h \
 	tests/support/device-helper.c tests/support/device-helper.h tests/support/rank-group.c tests/support/rank-group.h \

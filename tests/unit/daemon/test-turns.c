@@ -19,6 +19,7 @@
 #include <unistd.h>
 #include "tests/support/child.h"
 #include "tests/support/daemon-fixture.h"
+#include "tests/support/pauses.h"
 #include "tests/support/privilege.h"
 #include "tests/support/raw-engine.h"
 #include "tests/support/suite.h"
@@ -41,6 +42,7 @@ static void setup(void)
 	                                      "--account-sequences=5000", "--max-sequences=16384", "--account-clients=600",
 	                                      "--max-sessions=16384", NULL};
 
+	pauses_begin();
 	fix_start_process(&fix, options);
 	other = raw_operator(fix.socket); /* which sees what the daemon does for all users */
 }
@@ -49,6 +51,7 @@ static void teardown(void)
 {
 	raw_close(other);
 	fix_stop(&fix);
+	pauses_end();
 }
 
 /* A time limit in ms: with TURNS=full, without it, and under a sanitizer or valgrind. */
@@ -105,17 +108,18 @@ static void live_once(void)
 static void live_end(const char *what)
 {
 	double took = fix_now() - live.begun, turn = counter("turn_max_ms"), cpu = counter("turn_cpu_max_ms");
+	const double pause = pauses_longest_ms(); /* any turn may have been so much longer; a guest counts it as its own work */
 	unsigned n_long;
 
-	printf("%s: %.1f ms; %u leases meanwhile, %.2f ms at most; the longest turn so far %.2f ms, %.2f ms of the processor's time\n", what,
-	       took * 1e3, live.n, live.most * 1e3, turn, cpu);
+	printf("%s: %.1f ms; %u leases meanwhile, %.2f ms at most; the longest turn so far %.2f ms, %.2f ms of the processor's time; a "
+	       "processor paused for %.2f ms\n", what, took * 1e3, live.n, live.most * 1e3, turn, cpu, pause);
 	n_long = raw_print_turns(other);
 	fflush(stdout);
-	ck_assert_double_lt(turn, limit(20, 100, 1000));
+	ck_assert_double_lt(turn, limit(20, 100, 1000) + pause);
 	if (!is_full() || n_long > RAW_RARE_TURNS)
-		ck_assert_double_lt(cpu, limit(2, 50, 500));
+		ck_assert_double_lt(cpu, limit(2, 50, 500) + pause);
 	/* part of it is the client's own work: it acknowledges the end of every segment */
-	ck_assert_double_lt(live.most * 1e3, limit(50, 300, 3000));
+	ck_assert_double_lt(live.most * 1e3, limit(50, 300, 3000) + pause);
 }
 
 /* ---- death ----------------------------------------------------------------------------------- */
@@ -334,6 +338,7 @@ static void setup_parked(void)
 	strcpy(parked, "/tmp/sparsekv-parked-XXXXXX");
 	ck_assert_ptr_nonnull(mkdtemp(parked));
 	snprintf(option, sizeof(option), "--parked-path=%s", parked);
+	pauses_begin();
 	fix_start_process(&fix, options);
 	other = raw_operator(fix.socket);
 }
@@ -405,6 +410,7 @@ static void setup_small(void)
 {
 	static const char *const options[] = {"--pool-bytes=64M", "--account-bytes=80M", "--segment-bytes=1M", NULL};
 
+	pauses_begin();
 	fix_start_process(&fix, options);
 	other = raw_operator(fix.socket); /* which sees what the daemon does for all users */
 }
