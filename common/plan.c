@@ -295,7 +295,7 @@ static const char *check_sketches(const struct skv_plan *p, const struct skv_mod
 	return p->evict.granularity || p->compress.kind ? "sketches in a layer that evicts or compresses tokens" : NULL;
 }
 
-/* Checks value_bits: the layer must select by its own sketches, with a list that a kv head's q heads share. */
+/* Checks value_bits. The layer must select by its own sketches, and the q heads of a kv head must share a list. */
 static const char *check_values(const struct skv_plan *p, uint32_t layer)
 {
 	if (p->value_bits != 2)

@@ -102,9 +102,9 @@ struct skv_kernels {
 	                     const struct skv_index_list *, const struct skv_workspace *);
 
 	/*
-	 * Decode attention to all resident tokens: to the listed ones with their rows of K and V, to all others by the
-	 * sketches of their keys, with scores as in score_sketches(), and by their values of value_bits bits. The
-	 * softmax is over both. The list has rows 1 or n_kv_heads. kseq.attended counts the listed tokens. A sequence
+	 * Decode attention to all resident tokens, in one softmax. Listed tokens take part with their rows of K and V.
+	 * Other tokens take part with their sketches' scores, as in score_sketches(), and with their values of
+	 * value_bits bits. The list has rows 1 or n_kv_heads. kseq.attended counts the listed tokens. A sequence
 	 * of fewer than T tokens, which has no sketches yet, attends to the listed tokens alone. NULL: the backend has
 	 * no such function.
 	 */

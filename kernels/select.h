@@ -130,22 +130,22 @@ SKV_INLINE uint32_t skv_window_start(const struct skv_window *w, uint32_t n)
 }
 
 #define SKV_VALUE_GROUP 32u /* elements of a value row that share a least value and a step */
-/*
- * Bytes of a sketch's row of codes; bytes of a value's row of codes, and of its groups' least values and steps; and the
- * number of tokens whose sketches a state page holds. head_dim must be a multiple of 32.
- */
+/* Returns the bytes of a sketch's row of codes. head_dim must be a multiple of 32, here and in the functions below. */
 SKV_INLINE uint32_t skv_sketch_row(const struct skv_shape *sh)
 {
 	return sh->head_dim * sh->sketch_bits / 8;
 }
+/* Returns the bytes of the codes of one token's value row. */
 SKV_INLINE uint32_t skv_value_row(const struct skv_shape *sh)
 {
 	return sh->head_dim * sh->value_bits / 8;
 }
+/* Returns the bytes of the least values and steps of one token's value row. */
 SKV_INLINE uint32_t skv_value_steps(const struct skv_shape *sh)
 {
 	return sh->value_bits ? sh->head_dim / SKV_VALUE_GROUP * 4 : 0;
 }
+/* Returns the number of tokens whose sketches a state page holds. */
 SKV_INLINE uint32_t skv_sketch_tokens(const struct skv_shape *sh)
 {
 	const uint32_t bytes = skv_sketch_row(sh) + 2 + skv_value_row(sh) + skv_value_steps(sh);

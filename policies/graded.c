@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * graded - each kv head attends to all tokens: to the heaviest ones with their K and V, to all others by 2 bits of each
- * element of their keys and values. This policy was developed in this project.
+ * graded - each kv head attends to all tokens. It reads K and V of the heaviest tokens, and 2 bits of each element of
+ * all other keys and values. This policy was developed in this project.
  *
- *   evidence   as of `sketch`: softmax weights from 2-bit keys (sketches), for each token the largest weight of the q
- *              heads in the GQA group
- *   selection  the last `recent` tokens and the K - recent heaviest other tokens, one set for each kv head, attend with
- *              K and V
- *   the rest   is in the same softmax, with the sketches' scores and with values of 2 bits
+ *   evidence   softmax weights from 2-bit keys (sketches), as in the policy `sketch`; a token's weight is the largest of
+ *              the q heads in the GQA group
+ *   selection  the last `recent` tokens and the K - recent heaviest other tokens, one set for each kv head
+ *   attention  one softmax over all tokens: selected tokens with their K and V, others with their sketches' scores and
+ *              with values of 2 bits
  *
- * A policy that drops the rest loses what many light tokens carry together. Coarse values keep it, because their errors
- * average out: each element is rounded to the nearest of four steps. kernels/select.h describes both forms. The policy
- * needs no calibration, no layer is dense by default, and nothing is evicted.
+ * Many light tokens together can carry much weight, which is lost if a policy drops them. Here they stay, and the errors
+ * of their values average out, because each element is rounded to the nearest of four numbers. kernels/select.h defines
+ * sketches and values of 2 bits. The policy needs no calibration, no layer is dense by default, and nothing is evicted.
  */
 #include <sparsekv/policy.h>
 

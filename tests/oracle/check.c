@@ -302,7 +302,7 @@ static bool check_head(struct verify *v, const struct oracle_case *b, const stru
 	return compare_head(v, q, layer, head, dim, out, expected, slack);
 }
 
-/* The same for the newest token in a layer that attends to tokens outside its list by quantized values. */
+/* Checks the newest token's output in a layer that attends to unlisted tokens, too, with quantized values. */
 static bool check_sketched_head(struct verify *v, const struct oracle_case *b, const struct oracle_case_seq *q, uint32_t layer, uint32_t head,
                               const bool *listed, const float *out)
 {

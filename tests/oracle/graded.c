@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * tests/oracle/graded.c - graded: each kv head attends to the last `recent` tokens and to the heaviest others, K
- * together, with K and V; by which weights is in sketch.c. In the same softmax it attends to all other tokens by the
- * sketches' scores and by values of 2 bits:
+ * tests/oracle/graded.c - graded. Each kv head selects the last `recent` tokens and the heaviest others, K tokens
+ * together; sketch.c says how tokens are weighed. A head attends to all tokens in one softmax. A selected token takes
+ * part with its K and V. Any other token takes part with the score of its sketch and with a value row of 2 bits:
  *
- *   least, step      of 32 elements: the smallest, and a third of the largest minus the smallest, both in bf16
- *   element          least + u step; u in 0 … 3 is the nearest
+ *   least            the smallest of 32 elements, in bf16
+ *   step             a third of the difference between the largest and the smallest, in bf16
+ *   element          least + u step, for the integer u from 0 to 3 that gives the nearest number
  *
  * Numbers that are nearly half way between two integers may be rounded to either.
  */

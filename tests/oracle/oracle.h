@@ -123,8 +123,9 @@ struct oracle_score oracle_stepped(const struct oracle_step *, struct oracle_sco
 /* score[n] of one q head by the keys' sketches of `bits` bits: scaled, before the softmax. The step has 16 tokens or more. */
 void oracle_sketch_logits(const struct oracle_step *, uint32_t layer, uint32_t head, uint32_t bits, struct oracle_score *score);
 /*
- * The output of one q head of the newest token over all tokens: over those with listed[t] with K and V, over the others
- * in memory by the keys' sketches and values of 2 bits; and the possible error of each element. Both are [head_dim].
+ * Computes the newest token's output for one q head: ret[head_dim]. Tokens with listed[t] take part with their K and V.
+ * The other tokens in memory take part with their sketches and with values of 2 bits. slack[head_dim] gets the possible
+ * error of each element.
  */
 void oracle_sketched_output(const struct oracle_step *, uint32_t layer, uint32_t head, const bool *listed, double *ret, double *slack);
 /* Like oracle_reduced(), with the weights of the keys' sketches of `bits` bits. */

@@ -236,7 +236,7 @@ void ISA(decode_sketches)(const struct skv_shape *sh, const struct skv_batch *ba
 	ISA(sketch_logits)(sh, batch, q, x.score, x.stride, &(struct carve){c.at, c.end}, work->threads);
 	skv_run(work->threads, heads, take_out_item, &x);
 	skv_run(work->threads, x.first[n], chunk_item, &x);
-	/* the sink is a term of the whole softmax, not of the listed tokens' */
+	/* merge_item() adds the sink's term, once, to the sum over all tokens */
 	listed.sinks = NULL;
 	listed.lse = x.lse;
 	rest.mem = c.at;

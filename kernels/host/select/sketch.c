@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* kernels/host/select/sketch.c - makes sketches of keys, and quantized values (see kernels/select.h). */
+/* kernels/host/select/sketch.c - makes sketches of keys, and quantizes values to 2 bits (see kernels/select.h). */
 #include "kernels/host/select/sketch.h"
 
 struct update_params {
@@ -116,8 +116,8 @@ INLINE void encode(const vf *x, uint32_t dim, const int bits, uint8_t *row, uint
 }
 
 /*
- * Encodes a group of a value row as codes of 2 bits, a byte each, and the group's least value and step. If an element is
- * a NaN or infinite, all elements become NaNs.
+ * Quantizes a group of a value row. Writes each element's 2-bit code to a byte of `code`, and the group's least value and
+ * step to `steps`. If an element is a NaN or infinite, all elements become NaNs.
  */
 INLINE void encode_group(const vf *x, uint8_t *code, uint16_t *steps)
 {

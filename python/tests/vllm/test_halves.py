@@ -501,7 +501,7 @@ def test_waiting_requests_give_way(crowded):
 
 
 def test_named_sequences_are_parked(parking):
-    """Another request needs the pages of a named sequence, which is parked. The next request of this name finds all its tokens."""
+    """The daemon parks a named sequence whose pages another request needs. The next request of that name finds all its tokens."""
     engine = parking
     first, other = Request(0, [7] * 120, {"name": "talk"}), Request(1, [9] * 120, None)
     engine.ask(first, 3)
